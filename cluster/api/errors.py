@@ -1,0 +1,66 @@
+"""Every error a client can see: OpenAI's shape, one class, one table of codes.
+
+Never a 5xx for a client's fault: SDKs retry those.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    499: "client_closed_request",
+    500: "server_error",
+    503: "server_error",
+}
+
+
+class ApiError(Exception):
+    """An answer that is an error.
+
+    `param` names the field at fault, dotted; `retry_after_s` is there only if waiting helps.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": _TYPES.get(self.status, "server_error"),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def bad_request(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    return ApiError(400, code, message, param=param)
+
+
+def no_capacity(message: str, *, retry_after_s: float = 1.0) -> ApiError:
+    return ApiError(503, "no_capacity", message, retry_after_s=retry_after_s)

@@ -1,0 +1,124 @@
+"""The link between gateway and replica: four calls and two kinds of message, all msgspec bytes.
+
+`attach` yields one message per engine step that made something for this gateway, and a message
+every `HEARTBEAT_S` when nothing happens. The gateway drops output indices that it already has
+and treats a gap as a dead link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import msgspec
+
+from engine.request import Request, RequestOutput
+
+HEARTBEAT_S = 0.25
+SUSPECT_AFTER_S = 1.0
+"""A link that has been silent for this long gets no new work."""
+CALL_TIMEOUT_S = 5.0
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", array_like=True):
+    """First message of every attach: who the replica is and what it can hold."""
+
+    replica_id: str
+    incarnation: int
+    """Random, 4 bytes; a restarted replica has another one."""
+    model_id: str
+    revision: str
+    hash_root: bytes
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    num_blocks: int
+
+
+class Counters(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The replica's state after the step, for gauges and routing."""
+
+    requests_running: int
+    requests_waiting: int
+    queued_tokens: int
+    """Prompt tokens that are accepted and not yet computed."""
+    blocks_total: int
+    blocks_in_use: int
+    blocks_evictable: int
+    kv_waste_ratio: float
+    preemptions_total: int
+    prefix_queries_tokens_total: int
+    prefix_hits_tokens_total: int
+
+
+class StepMessage(msgspec.Struct, frozen=True, tag="step", array_like=True):
+    """All that one step made for one gateway. `credit` is None until admission windows exist: unlimited."""
+
+    outputs: tuple[RequestOutput, ...]
+    counters: Counters
+    credit: tuple[int, int] | None = None
+    """(granted_tokens, granted_requests), cumulative."""
+
+
+LinkMessage = Hello | StepMessage
+
+
+class SubmitReply(msgspec.Struct, frozen=True, array_like=True):
+    """A submit is acknowledged at once: accepted, or refused with a code of `cluster/api/errors.py`."""
+
+    accepted: bool
+    code: str | None = None
+    message: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """What a gateway tells its replicas, at most every 100 ms."""
+
+    backlog_tokens: dict[str, int]
+    served_tokens: dict[str, int]
+
+
+class TokenLink(Protocol):
+    """One gateway's side of one replica. Every unary call is bounded by `CALL_TIMEOUT_S`.
+
+    All methods raise `LinkDown` when the replica cannot be reached any more.
+    """
+
+    async def submit(self, request: Request) -> SubmitReply: ...
+
+    async def abort(self, request_ids: tuple[str, ...]) -> None: ...
+
+    async def report(self, report: Report) -> None: ...
+
+    def attach(self) -> AsyncIterator[LinkMessage]: ...
+
+
+class LinkDown(Exception):
+    """The replica behind a link is gone or cannot be reached."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_message_decoder = msgspec.msgpack.Decoder(LinkMessage)
+_request_decoder = msgspec.msgpack.Decoder(Request)
+_reply_decoder = msgspec.msgpack.Decoder(SubmitReply)
+_report_decoder = msgspec.msgpack.Decoder(Report)
+
+
+def encode(message: LinkMessage | Request | SubmitReply | Report) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_message(data: bytes) -> LinkMessage:
+    return _message_decoder.decode(data)
+
+
+def decode_request(data: bytes) -> Request:
+    return _request_decoder.decode(data)
+
+
+def decode_reply(data: bytes) -> SubmitReply:
+    return _reply_decoder.decode(data)
+
+
+def decode_report(data: bytes) -> Report:
+    return _report_decoder.decode(data)

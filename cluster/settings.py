@@ -1,0 +1,77 @@
+"""Everything that `headrace serve` can be told: one model for flags, environment and tests.
+
+Order: command line, then `HEADRACE_*`, then the default written here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+Device = Literal["cpu", "cuda"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
+
+
+class ServeSettings(BaseSettings):
+    """Settings of one cluster. Field descriptions are the help texts of the flags."""
+
+    model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="ignore", frozen=True)
+
+    model: str = Field("smollm2", description="GGUF file, Hugging Face folder, short name, or tape:[FILE]")
+    served_model_name: str | None = Field(
+        None, min_length=1, max_length=128, description="name clients use; default: the model's own"
+    )
+    replicas: int = Field(1, ge=1, le=256, description="engine replicas")
+    gateways: int = Field(1, ge=1, le=64, description="HTTP gateways behind the front port")
+    host: str = Field("127.0.0.1", description="address the front port listens on")
+    port: int = Field(8000, ge=1, le=65535, description="front port")
+    redis_url: str | None = Field(None, description="existing Redis ≥ 6.2; default: one is started")
+    state_dir: Path = Field(Path(".headrace"), description="keys, secret, Redis data")
+    device: Device = Field("cpu", description="where the engine computes; cuda is untested without a GPU")
+    dtype: Dtype = Field("auto", description="weights and KV; auto: bfloat16 where the CPU is good at it")
+    kv_memory: int = Field(2**30, ge=2**20, description="KV memory a replica, bytes or 512M, 1G")
+    max_model_len: int | None = Field(
+        None, ge=2, description="longest prompt + output, tokens; default: the model's, lowered to the pool"
+    )
+    max_num_seqs: int = Field(32, ge=1, le=1024, description="requests that run at once in a replica")
+    max_num_batched_tokens: int = Field(256, ge=1, le=65536, description="token budget of one engine step")
+    log_level: LogLevel = Field("info", description="what goes to the log files")
+
+    @field_validator("kv_memory", mode="before")
+    @classmethod
+    def _with_unit(cls, value: object) -> object:
+        if isinstance(value, str) and value and value[-1].lower() in _UNITS and value[:-1].isdigit():
+            return int(value[:-1]) * _UNITS[value[-1].lower()]
+        return value
+
+    @model_validator(mode="after")
+    def _budget_holds_all_decodes(self) -> ServeSettings:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
+                f"max_num_seqs ({self.max_num_seqs}): every running request decodes in every step"
+            )
+        return self
+
+
+def root_secret(state_dir: Path) -> bytes:
+    """`HEADRACE_SECRET`, else `<state-dir>/secret` (made on first use, mode 0600)."""
+    from_env = os.environ.get("HEADRACE_SECRET")
+    if from_env:
+        return from_env.encode()
+    path = state_dir / "secret"
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    secret = os.urandom(32).hex().encode()
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret)
+    return secret

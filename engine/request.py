@@ -1,0 +1,72 @@
+"""A request as it crosses the link, and what comes back for it: frozen msgspec values, no text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How tokens are drawn. Bounds are checked where the outside comes in (`cluster/api`)."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    seed: int = 0
+    """Key of the counter-based generator, mod 2^64; the gateway draws one when the client gives none."""
+    ignore_eos: bool = False
+
+
+class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One request for tokens.
+
+    `block_hashes[i]` is the chained hash of the i-th *full* block of the prompt, from `hash_root`
+    (`engine/block_hash.py`). `output_token_ids` were generated before (resumption): the engine
+    prefills them, and neither emits nor counts them again, but they count towards `max_tokens`.
+    `priority`: lower is served first; the policy object decides what it means.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    hash_root: bytes
+    block_hashes: tuple[bytes, ...] = ()
+    output_token_ids: tuple[int, ...] = ()
+    attempt: int = 0
+    sibling: int = 0
+    priority: int = 0
+
+
+class Timing(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Where a finished request's time went, in seconds of the engine's clock."""
+
+    queued_s: float
+    """Arrival at the engine to first scheduled."""
+    prefill_s: float
+    """First scheduled to first token."""
+    decode_s: float
+    """First token to finish."""
+    preempted_s: float
+    num_preemptions: int
+
+
+class RequestOutput(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What one step made for one request; it is the row of the link's message as it stands."""
+
+    request_id: str
+    attempt: int
+    sibling: int
+    first_output_index: int
+    token_ids: tuple[int, ...]
+    logprobs: None = None
+    finish_reason: FinishReason | None = None
+    error_code: str | None = None
+    num_cached_tokens: int | None = None
+    """Prompt tokens served from the cache; told once, with the first token or the finish."""
+    timing: Timing | None = None
+    """With the finish only."""

@@ -1,0 +1,48 @@
+"""The two values between scheduler and executor: what one step is to compute, and what came out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.request import SamplingParams
+
+
+class ScheduledRequest(msgspec.Struct, frozen=True, gc=False):
+    """`token_ids` are computed at positions `[num_computed_tokens, num_computed_tokens + len)`.
+
+    `block_table` covers all positions up to there. If `output_index` is not None, the last
+    position's logits are sampled and the token is output number `output_index` (0-based, the
+    counter of the generator); None marks a prefill chunk that does not reach the end.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    num_computed_tokens: int
+    block_table: tuple[int, ...]
+    output_index: int | None
+    sampling: SamplingParams
+    sibling: int = 0
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+class StepPlan(msgspec.Struct, frozen=True, gc=False):
+    """One step's work. `copies` (source block, destination block) happen before anything is computed."""
+
+    step: int
+    scheduled: tuple[ScheduledRequest, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+    preempted: tuple[str, ...] = ()
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        return sum(request.num_scheduled_tokens for request in self.scheduled)
+
+
+class StepResult(msgspec.Struct, frozen=True, gc=False):
+    """`token_ids[i]` belongs to `plan.scheduled[i]`; None where nothing was sampled."""
+
+    step: int
+    token_ids: tuple[int | None, ...]

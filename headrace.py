@@ -1,0 +1,54 @@
+"""The front door: one command line, composed lazily. Nothing else lives here.
+
+A command's module is imported when it runs, so `headrace --help` needs neither torch nor ray.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+import click
+
+
+class Entry(NamedTuple):
+    """Where a command lives and the line that `--help` shows for it."""
+
+    target: str
+    summary: str
+
+
+COMMANDS: dict[str, Entry] = {}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, name = entry.target.split(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if not COMMANDS:
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="headrace")
+def main() -> None:
+    """A Ray-based, multi-tenant LLM serving cluster.
+
+    Example: headrace serve --model smollm2
+    """
+
+
+if __name__ == "__main__":
+    main()
