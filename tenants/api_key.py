@@ -50,7 +50,7 @@ def is_well_formed(key: str) -> bool:
     if not key.startswith(_PREFIX) or len(key) != len(_PREFIX) + _RANDOM_CHARS + _CHECKSUM_CHARS:
         return False
     body, checksum = key[len(_PREFIX) : -_CHECKSUM_CHARS], key[-_CHECKSUM_CHARS:]
-    return all(c in _ALPHABET for c in body) and hmac.compare_digest(_checksum(body), checksum)
+    return all(c in _ALPHABET for c in body) and checksum == _checksum(body)
 
 
 def new_key_id() -> str:

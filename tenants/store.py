@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from tenants.api_key import ApiKey
 from tenants.tenant import Tenant
@@ -20,8 +21,26 @@ class StoreUnavailable(Exception):
     """The store did not answer in time; the caller decides what that means."""
 
 
+class CorruptRecord(StoreUnavailable):
+    """The store answered with something that is not ours. Names the place, never its content."""
+
+
+class Account(NamedTuple):
+    """A key and the tenant that it belongs to."""
+
+    key: ApiKey
+    tenant: Tenant
+
+
 class TenantStore(Protocol):
     """Owns tenants and keys. Every method may raise `StoreUnavailable`."""
+
+    async def seed(self, mark: str, accounts: Sequence[Account]) -> str | None:
+        """Writes `accounts` and `mark` into a record that was never seeded, all or nothing.
+
+        Returns None if it did, else the mark that is there; nothing is changed then, so what was
+        deleted since stays deleted.
+        """
 
     async def create_tenant(self, tenant: Tenant) -> None:
         """Raises `Conflict` if the id is taken."""
@@ -35,9 +54,9 @@ class TenantStore(Protocol):
         """Removes the tenant and all its keys. Raises `NotFound`."""
 
     async def create_key(self, key: ApiKey) -> None:
-        """Raises `NotFound` if its tenant is not there."""
+        """Raises `NotFound` if its tenant is not there, `Conflict` if its id or hash is taken."""
 
-    async def find_key(self, key_hash: str) -> tuple[ApiKey, Tenant] | None:
+    async def find_key(self, key_hash: str) -> Account | None:
         """The key and its tenant in one round trip, or None."""
 
     async def list_keys(self, tenant_id: str) -> list[ApiKey]:

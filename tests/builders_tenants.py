@@ -1,0 +1,51 @@
+"""Tenants, keys and a clock for tests: what a test does not name has a plain default."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tenants.api_key import ApiKey, hash_key, new_key
+from tenants.tenant import Tenant
+
+SECRET = b"a secret for tests"
+
+
+@dataclass
+class FakeClock:
+    """Unix time, moved by hand."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def a_tenant(tenant_id: str = "acme", **fields: Any) -> Tenant:
+    return Tenant(**{"tenant_id": tenant_id, "name": "Acme", "tier": "paid", "created_at": 1.0} | fields)
+
+
+def a_key(number: int = 1, **fields: Any) -> ApiKey:
+    """The record of a key whose id and hash follow from `number`."""
+    plain = {
+        "key_id": f"key_{number:016x}",
+        "tenant_id": "acme",
+        "key_hash": f"{number:064x}",
+        "scopes": ("inference",),
+        "hint": "wxyz",
+        "created_at": float(number),
+    }
+    return ApiKey(**plain | fields)
+
+
+def a_real_key(number: int = 1, **fields: Any) -> tuple[str, ApiKey]:
+    """A key as its holder has it, and its record under `SECRET`."""
+    key = new_key()
+    return key, a_key(number, key_hash=hash_key(SECRET, key), hint=key[-4:], **fields)
+
+
+def switched_off(tenant: Tenant) -> Tenant:
+    return msgspec.structs.replace(tenant, disabled=True)

@@ -1,0 +1,217 @@
+"""Who may come in, and for how long an answer of the store counts."""
+
+import asyncio
+
+import pytest
+
+from tenants.api_key import new_key
+from tenants.auth import GRACE_S, Authenticator, DisabledTenant, InvalidKey
+from tenants.store import Account, StoreUnavailable
+from tenants.store_memory import MemoryTenantStore
+from tests.builders_tenants import SECRET, FakeClock, a_real_key, a_tenant, switched_off
+
+
+class WatchedStore(MemoryTenantStore):
+    """Counts look-ups, can be cut off, and can hold answers back until `gate` opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_asked = 0
+        self.is_away = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def find_key(self, key_hash: str) -> Account | None:
+        self.num_asked += 1
+        answer = await super().find_key(key_hash)
+        await self.gate.wait()
+        if self.is_away:
+            raise StoreUnavailable("away")
+        return answer
+
+
+class Door:
+    """An authenticator over a watched store that knows one key of tenant acme."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = WatchedStore()
+        self.auth = Authenticator(self.store, SECRET, self.clock, ttl_s=0.5, max_entries=8)
+
+    async def knows(self, **fields: object) -> str:
+        key, record = a_real_key(**fields)
+        if await self.store.get_tenant("acme") is None:
+            await self.store.create_tenant(a_tenant())
+        await self.store.create_key(record)
+        return key
+
+
+@pytest.fixture
+async def door() -> Door:
+    return Door()
+
+
+async def test_a_good_key_names_its_tenant_and_scopes(door: Door) -> None:
+    key = await door.knows(scopes=("inference", "metrics"))
+    identity = await door.auth.authenticate(key)
+    assert (identity.tenant, identity.key.hint) == (a_tenant(), key[-4:])
+    assert identity.scopes == ("inference", "metrics")
+
+
+@pytest.mark.parametrize(
+    "key", ["", "hr-", "sk-1234", "hr-" + "A" * 38, "hr-" + "é" * 38, new_key()[:-1] + "é", "x" * 100_000]
+)
+async def test_a_malformed_key_never_reaches_the_store(door: Door, key: str) -> None:
+    with pytest.raises(InvalidKey):
+        await door.auth.authenticate(key)
+    assert door.store.num_asked == 0
+
+
+async def test_an_unknown_key_is_asked_for_once_in_its_time(door: Door) -> None:
+    key = new_key()
+    for _ in range(3):
+        with pytest.raises(InvalidKey):
+            await door.auth.authenticate(key)
+    assert door.store.num_asked == 1
+
+
+async def test_an_answer_counts_for_its_time_and_no_longer(door: Door) -> None:
+    key = await door.knows()
+    asked = []
+    for moment in (0.0, 0.4, 0.5, 0.9, 1.0):
+        door.clock.now = 100.0 + moment
+        await door.auth.authenticate(key)
+        asked.append(door.store.num_asked)
+    assert asked == [1, 1, 2, 2, 3]
+
+
+async def test_a_key_deleted_elsewhere_is_dead_within_a_second(door: Door) -> None:
+    key = await door.knows()
+    identity = await door.auth.authenticate(key)
+    await door.store.delete_key("acme", identity.key.key_id)
+    door.clock.advance(0.5)
+    with pytest.raises(InvalidKey):
+        await door.auth.authenticate(key)
+
+
+async def test_a_slow_answer_counts_from_when_it_was_asked_for(door: Door) -> None:
+    key = await door.knows()
+    door.store.gate.clear()
+    first = asyncio.create_task(door.auth.authenticate(key))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    door.clock.advance(0.5)
+    door.store.gate.set()
+    await first
+    await door.auth.authenticate(key)
+    assert door.store.num_asked == 2
+
+
+async def test_a_key_deleted_here_is_dead_at_once(door: Door) -> None:
+    key = await door.knows()
+    identity = await door.auth.authenticate(key)
+    await door.store.delete_key("acme", identity.key.key_id)
+    door.auth.forget_key(identity.key.key_id)
+    with pytest.raises(InvalidKey):
+        await door.auth.authenticate(key)
+
+
+async def test_the_keys_of_a_tenant_deleted_here_are_dead_at_once(door: Door) -> None:
+    key = await door.knows()
+    await door.auth.authenticate(key)
+    await door.store.delete_tenant("acme")
+    door.auth.forget_tenant("acme")
+    with pytest.raises(InvalidKey):
+        await door.auth.authenticate(key)
+
+
+async def test_an_answer_read_before_a_deletion_is_not_remembered_after_it(door: Door) -> None:
+    key = await door.knows()
+    record = (await door.store.list_keys("acme"))[0]
+    door.store.gate.clear()
+    early = asyncio.create_task(door.auth.authenticate(key))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await door.store.delete_key("acme", record.key_id)
+    door.auth.forget_key(record.key_id)
+    late = asyncio.create_task(door.auth.authenticate(key))
+    await asyncio.sleep(0)
+    door.store.gate.set()
+    assert (await early).key == record
+    for attempt in (late, door.auth.authenticate(key)):
+        with pytest.raises(InvalidKey):
+            await attempt
+
+
+async def test_a_key_expires_at_its_moment_even_while_remembered(door: Door) -> None:
+    key = await door.knows(expires_at=door.clock.now + 0.25)
+    await door.auth.authenticate(key)
+    door.clock.advance(0.24)
+    await door.auth.authenticate(key)
+    door.clock.advance(0.01)
+    with pytest.raises(InvalidKey):
+        await door.auth.authenticate(key)
+    assert door.store.num_asked == 1
+
+
+async def test_a_disabled_tenant_is_told_apart_from_a_bad_key(door: Door) -> None:
+    await door.store.create_tenant(switched_off(a_tenant()))
+    key = await door.knows()
+    with pytest.raises(DisabledTenant):
+        await door.auth.authenticate(key)
+
+
+async def test_many_who_want_one_key_ask_once(door: Door) -> None:
+    key = await door.knows()
+    door.store.gate.clear()
+    attempts = [asyncio.create_task(door.auth.authenticate(key)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    door.store.gate.set()
+    identities = await asyncio.gather(*attempts)
+    assert {identity.tenant.tenant_id for identity in identities} == {"acme"}
+    assert door.store.num_asked == 1
+
+
+async def test_who_leaves_does_not_end_the_question_for_the_others(door: Door) -> None:
+    key = await door.knows()
+    door.store.gate.clear()
+    first, second = (asyncio.create_task(door.auth.authenticate(key)) for _ in range(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    door.store.gate.set()
+    assert (await second).tenant == a_tenant()
+    assert first.cancelled() or await asyncio.gather(first, return_exceptions=True)
+    assert door.store.num_asked == 1
+
+
+async def test_without_the_store_a_good_key_works_for_the_grace_and_is_counted(door: Door) -> None:
+    key = await door.knows()
+    await door.auth.authenticate(key)
+    door.store.is_away = True
+    door.clock.advance(GRACE_S - 0.1)
+    assert (await door.auth.authenticate(key)).tenant == a_tenant()
+    assert door.auth.num_stale == 1
+    door.clock.advance(0.1)
+    with pytest.raises(StoreUnavailable):
+        await door.auth.authenticate(key)
+
+
+async def test_without_the_store_a_key_that_was_unknown_is_not_condemned(door: Door) -> None:
+    key = new_key()
+    with pytest.raises(InvalidKey):
+        await door.auth.authenticate(key)
+    door.store.is_away = True
+    door.clock.advance(0.5)
+    with pytest.raises(StoreUnavailable):
+        await door.auth.authenticate(key)
+
+
+async def test_a_failed_question_is_asked_again_by_the_next(door: Door) -> None:
+    key = await door.knows()
+    door.store.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await door.auth.authenticate(key)
+    door.store.is_away = False
+    await door.auth.authenticate(key)
