@@ -44,10 +44,7 @@ def make_request(
     **fields: Any,
 ) -> Request:
     """`prompt`: token ids, or their number; then they are the request's own, unlike any other's."""
-    if isinstance(prompt, int):
-        token_ids = own_tokens(request_id, prompt)
-    else:
-        token_ids = tuple(prompt)
+    token_ids = own_tokens(request_id, prompt) if isinstance(prompt, int) else tuple(prompt)
     return Request(
         request_id=request_id,
         prompt_token_ids=token_ids,
