@@ -53,7 +53,7 @@ class StepBuilder:
         long_tokens = self._budget_left // 2
         for state in prefills:
             if self._is_long(state):
-                long_tokens -= self._schedule_prefill(state, long_tokens)
+                long_tokens -= self._schedule_prefill(state, min(long_tokens, self._budget_left))
             else:
                 self._schedule_prefill(state, self._budget_left)
         for state in prefills:

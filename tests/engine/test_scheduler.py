@@ -74,6 +74,14 @@ def test_long_prefills_share_half_while_a_short_one_waits() -> None:
     assert scheduled(step(scheduler)) == {"long 1": 1, "short": 8, "long 2": 23}
 
 
+def test_short_prefills_that_came_first_leave_a_long_one_less_than_its_half() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=32)
+    add(scheduler, "short 1", 12)
+    add(scheduler, "short 2", 14)
+    add(scheduler, "long", 50)
+    assert scheduled(step(scheduler)) == {"short 1": 12, "short 2": 14, "long": 6}
+
+
 def test_a_short_prompt_beside_many_long_ones_gets_its_first_token_in_the_next_step() -> None:
     scheduler = make_scheduler(num_blocks=2000, max_num_batched_tokens=32)
     for number in range(20):
