@@ -1,0 +1,224 @@
+"""Random loads for the scheduler, and a run that checks every invariant at every step.
+
+What must hold is written here once, in `Run`; `test_random_loads.py` says over which loads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from engine.config import EngineConfig
+from engine.policy import FirstComeFirstServed
+from engine.request import Request, RequestOutput
+from engine.request_state import MAX_PREEMPTIONS
+from engine.scheduler import RequestRefused, Scheduler
+from engine.step import StepPlan
+from engine.tape import TapeExecutor, TapeSpec, prompt_hash
+from tests.builders import EOS, make_request, tokens_of
+
+Action = Literal["add", "step", "abort", "step and abort", "fail"]
+
+
+@dataclass(frozen=True)
+class Event:
+    action: Action
+    choice: int = 0
+    """Which live request is aborted."""
+    prompt: tuple[int, ...] = ()
+    max_tokens: int = 1
+    priority: int = 0
+    num_resumed: int = 0
+    """Tokens of the answer that the request brings along."""
+
+
+def answer_to(prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """The tape of a prompt: 8 to 39 tokens that depend on every token of it."""
+    digest = bytes.fromhex(prompt_hash(prompt))
+    return tuple((digest * 3)[: 8 + digest[-1] % 32])
+
+
+def expected_answer(request: Request, max_model_len: int) -> list[int]:
+    """All output tokens of a request that runs to its end, those that it brought included."""
+    limit = min(request.sampling.max_tokens, max_model_len - len(request.prompt_token_ids))
+    return [*answer_to(request.prompt_token_ids), EOS][:limit]
+
+
+_shared = st.tuples(st.sampled_from([0, 1]), st.integers(0, 9)).map(lambda p: (100 + p[0],) * p[1])
+_own = st.lists(st.integers(0, 2), min_size=1, max_size=5).map(tuple)
+_prompts = st.builds(lambda shared, own: shared + own, _shared, _own)
+
+_adds = st.builds(
+    Event,
+    st.just("add"),
+    prompt=_prompts,
+    max_tokens=st.integers(1, 40),
+    priority=st.integers(0, 1),
+    num_resumed=st.integers(0, 2),
+)
+_others = st.builds(
+    Event, st.sampled_from(["step", "step", "step", "abort", "step and abort", "fail"]), st.integers(0, 99)
+)
+_calm = st.just(Event("step"))
+
+
+def loads(*, is_calm: bool = False) -> st.SearchStrategy[list[Event]]:
+    """Histories of events; calm ones hold neither aborts nor failures."""
+    return st.lists(_adds | (_calm if is_calm else _others), min_size=8, max_size=60)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> EngineConfig:
+    """Tiny pools, budgets and contexts, in which everything is short of something."""
+    max_num_seqs = draw(st.integers(1, 8))
+    return EngineConfig(
+        num_blocks=draw(st.integers(8, 24)),
+        max_model_len=draw(st.integers(12, 64)),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=draw(st.integers(max_num_seqs, 24)),
+        block_size=draw(st.integers(1, 3)),
+        enable_prefix_caching=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.1])),
+    )
+
+
+@dataclass
+class Run:
+    """One history, played on a scheduler and a tape executor."""
+
+    config: EngineConfig
+    requests: dict[str, Request] = field(default_factory=dict)
+    outputs: dict[str, list[RequestOutput]] = field(default_factory=dict)
+    preemptions: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(self.config, FirstComeFirstServed(), eos_token_ids=[EOS])
+        self.tapes: dict[str, tuple[int, ...]] = {}
+        self.executor = TapeExecutor(
+            TapeSpec(self.tapes), num_blocks=self.config.num_blocks, block_size=self.config.block_size
+        )
+
+    def play(self, events: list[Event]) -> None:
+        for event in events:
+            if event.action == "add":
+                self._add(event)
+            elif event.action == "abort":
+                self._abort(event.choice)
+            else:
+                self._step(event)
+            self.scheduler.check_integrity()
+
+    def finish(self) -> None:
+        """Runs to the end, in no more steps than tokens could be computed, and checks what is left."""
+        bound = sum(
+            (MAX_PREEMPTIONS + 1) * (len(request.prompt_token_ids) + request.sampling.max_tokens)
+            for request in self.requests.values()
+        )
+        for _ in range(bound):
+            if not self.scheduler.has_work():
+                break
+            self._step(Event("step"))
+            self.scheduler.check_integrity()
+        counters = self.scheduler.counters()
+        assert (counters.requests_running, counters.requests_waiting) == (0, 0)
+        assert (counters.blocks_in_use, counters.queued_tokens, counters.kv_waste_ratio) == (0, 0, 0.0)
+        assert counters.preemptions_total == self.preemptions.total()
+        for request_id in self.requests:
+            self._check_outputs(request_id)
+
+    def _add(self, event: Event) -> None:
+        answer = expected_answer(
+            make_request("r", event.prompt, max_tokens=event.max_tokens), self.config.max_model_len
+        )
+        request = make_request(
+            f"r{len(self.requests)}",
+            event.prompt,
+            max_tokens=event.max_tokens,
+            block_size=self.config.block_size,
+            priority=event.priority,
+            output_token_ids=tuple(answer[: min(event.num_resumed, len(answer) - 1)]),
+        )
+        try:
+            self.scheduler.add(request, now=0)
+        except RequestRefused:
+            return
+        self.requests[request.request_id] = request
+        self.outputs[request.request_id] = []
+        self.tapes[prompt_hash(event.prompt)] = answer_to(event.prompt)
+
+    def _abort(self, choice: int) -> None:
+        live = [key for key, outputs in self.outputs.items() if not (outputs and outputs[-1].finish_reason)]
+        if live:
+            output = self.scheduler.abort(live[choice % len(live)], now=0)
+            assert output is not None
+            self.outputs[output.request_id].append(output)
+
+    def _step(self, event: Event) -> None:
+        had_work = self.scheduler.has_work()
+        plan = self.scheduler.schedule(now=0)
+        self.scheduler.check_integrity()
+        self._check_plan(plan, had_work)
+        self.preemptions.update(plan.preempted)
+        result = self.executor.submit(plan).result()
+        if event.action == "step and abort":
+            self._abort(event.choice)
+            self.scheduler.check_integrity()
+        if event.action == "fail":
+            outputs = self.scheduler.fail(plan, now=0)
+        else:
+            outputs = self.scheduler.update(plan, result, now=0)
+        for output in outputs:
+            self.outputs[output.request_id].append(output)
+
+    def _check_plan(self, plan: StepPlan, had_work: bool) -> None:
+        block_size = self.config.block_size
+        assert bool(plan.scheduled) == had_work, "a step with work always computes something"
+        assert plan.num_scheduled_tokens <= self.config.max_num_batched_tokens
+        assert len(plan.scheduled) <= self.config.max_num_seqs
+        assert self.scheduler.counters().requests_running <= self.config.max_num_seqs
+        assert not {request.request_id for request in plan.scheduled} & set(plan.preempted)
+        uses = Counter(block for request in plan.scheduled for block in request.block_table)
+        assert 0 not in uses
+        for request in plan.scheduled:
+            end = request.num_computed_tokens + request.num_scheduled_tokens
+            assert len(request.block_table) == -(-end // block_size), "blocks come chunk by chunk"
+            written = request.block_table[request.num_computed_tokens // block_size :]
+            assert all(uses[block] == 1 for block in written), "a written block has one owner"
+
+    def _check_outputs(self, request_id: str) -> None:
+        request, outputs = self.requests[request_id], self.outputs[request_id]
+        expected = expected_answer(request, self.config.max_model_len)[len(request.output_token_ids) :]
+        tokens, last = tokens_of(outputs), outputs[-1]
+        assert outputs[0].first_output_index == len(request.output_token_ids)
+        assert self.preemptions[request_id] <= MAX_PREEMPTIONS
+        assert [output.num_cached_tokens is not None for output in outputs] == [True] + [False] * (
+            len(outputs) - 1
+        )
+        assert [output.timing is not None for output in outputs] == [False] * (len(outputs) - 1) + [True]
+        if last.finish_reason in ("stop", "length"):
+            assert tokens == expected
+            assert last.finish_reason == ("stop" if expected[-1] == EOS else "length")
+        else:
+            assert tokens == expected[: len(tokens)]
+
+
+def heavy_load(random: Random, num_events: int) -> list[Event]:
+    """A long history with more requests than room, in bursts of a higher class over a lower one."""
+    events: list[Event] = []
+    while len(events) < num_events:
+        priority = random.choice([0, 1, 1])
+        events += [_random_add(random, priority) for _ in range(random.randint(1, 4))]
+        for _ in range(random.randint(1, 12)):
+            action = random.choices(["step", "abort", "step and abort", "fail"], [94, 3, 2, 1])[0]
+            events.append(Event(action, random.randint(0, 99)))  # type: ignore[arg-type]
+    return events
+
+
+def _random_add(random: Random, priority: int) -> Event:
+    shared = (100 + random.randint(0, 1),) * random.randint(0, 9)
+    own = tuple(random.randint(0, 2) for _ in range(random.randint(1, 5)))
+    return Event("add", prompt=shared + own, max_tokens=random.randint(1, 30), priority=priority)

@@ -1,0 +1,67 @@
+"""Whatever comes, in whatever order: every invariant holds, and every token is the tape's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.config import EngineConfig
+from tests.engine.loads import Event, Run, configs, heavy_load, loads
+
+settings.register_profile("engine", deadline=None, derandomize=True)
+
+
+@settings(settings.get_profile("engine"), max_examples=300)
+@given(configs(), loads())
+def test_any_history_keeps_every_invariant_and_ends_empty(config: EngineConfig, events: list[Event]) -> None:
+    run = Run(config)
+    run.play(events)
+    run.finish()
+
+
+@settings(settings.get_profile("engine"), max_examples=150)
+@given(configs(), loads(is_calm=True), st.integers(1, 16), st.booleans())
+def test_a_text_depends_on_neither_batch_nor_chunk_nor_cache_nor_preemption(
+    config: EngineConfig, events: list[Event], max_num_seqs: int, is_caching: bool
+) -> None:
+    """Both runs equal the tapes, hence each other; without aborts, nothing is cut short."""
+    other = replace(
+        config,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + 7,
+        enable_prefix_caching=is_caching,
+    )
+    for each in (config, other):
+        run = Run(each)
+        run.play(events)
+        run.finish()
+        assert all(outputs[-1].finish_reason in ("stop", "length") for outputs in run.outputs.values())
+
+
+def test_long_overload_reaches_the_rare_states_and_keeps_every_invariant() -> None:
+    """Hypothesis finds small histories; these long ones reach third preemptions, and say so."""
+    reached: Counter[str] = Counter()
+    for seed in range(30):
+        config = EngineConfig(
+            num_blocks=21,
+            max_model_len=60,
+            max_num_seqs=8,
+            max_num_batched_tokens=12,
+            block_size=2,
+            watermark=0.0,
+            enable_prefix_caching=seed % 3 > 0,
+        )
+        run = Run(config)
+        run.play(heavy_load(Random(seed), 200))
+        run.finish()
+        reached["requests"] += len(run.requests)
+        reached["preemptions"] += run.preemptions.total()
+        reached["third preemptions"] += sum(count == 3 for count in run.preemptions.values())
+        reached["hits"] += run.scheduler.counters().prefix_hits_tokens_total
+    assert reached["preemptions"] > 300, reached
+    assert reached["third preemptions"] > 30, reached
+    assert reached["hits"] > 1000, reached
