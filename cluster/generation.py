@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from engine.request import FinishReason, SamplingParams
+from engine.request import FinishReason, SamplingParams, Timing
 from tenants.tenant import Tenant
 
 
@@ -48,6 +48,10 @@ class Generation(Protocol):
     @property
     def usage(self) -> Usage:
         """So far; final once the last delta was read."""
+
+    @property
+    def timing(self) -> Timing | None:
+        """Where its time went, once the last delta was read; None if the engine did not tell."""
 
     def deltas(self) -> AsyncIterator[TextDelta]:
         """Ends with the one delta that has a finish reason, or raises `ApiError`. Read it once."""

@@ -64,3 +64,11 @@ def bad_request(message: str, *, param: str | None = None, code: str = "invalid_
 
 def no_capacity(message: str, *, retry_after_s: float = 1.0) -> ApiError:
     return ApiError(503, "no_capacity", message, retry_after_s=retry_after_s)
+
+
+def deadline_exceeded() -> ApiError:
+    return ApiError(503, "deadline_exceeded", "The answer was not complete within its time limit.")
+
+
+def internal_error() -> ApiError:
+    return ApiError(500, "internal_error", "The server failed to answer. The request id tells it apart.")

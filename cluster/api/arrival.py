@@ -1,0 +1,53 @@
+"""A request that has passed the door: who asks, since when, and until when an answer is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import Depends, Request
+
+from cluster.api.auth import require
+from cluster.api.errors import ApiError, deadline_exceeded
+from cluster.api.services import Services
+from cluster.api.validation import check_content_type, request_timeout_s
+from tenants.auth import Identity
+
+_inference = require("inference")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """`arrived` and `deadline` are on `services.clock`, in seconds. The id is the server's own."""
+
+    services: Services
+    identity: Identity
+    request_id: str
+    arrived: float
+    deadline: float
+
+    @property
+    def remaining_s(self) -> float:
+        return self.deadline - self.services.clock()
+
+    def check_deadline(self) -> None:
+        """Raises `ApiError` 503: expired work never starts."""
+        if self.remaining_s <= 0:
+            raise deadline_exceeded()
+
+    def check_model(self, model: str) -> None:
+        """Raises `ApiError` 404 for a name that is neither the served one nor an alias."""
+        if model != self.services.model_name and model not in self.services.aliases:
+            raise model_not_found(model)
+
+
+def model_not_found(model: str) -> ApiError:
+    return ApiError(404, "model_not_found", f"The model {model[:256]!r} does not exist.", param="model")
+
+
+async def arrive(http: Request, identity: Identity = Depends(_inference)) -> Arrival:
+    """The dependency of every route that generates. Raises `ApiError` for a bad header, or no key."""
+    services: Services = http.app.state.services
+    arrived = services.clock()
+    check_content_type(http.headers.get("content-type"), http.headers.get("content-encoding"))
+    timeout_s = request_timeout_s(http.headers.get("x-request-timeout"))
+    return Arrival(services, identity, http.state.request_id, arrived, arrived + timeout_s)

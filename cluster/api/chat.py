@@ -1,0 +1,46 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from cluster.api.arrival import Arrival, arrive
+from cluster.api.errors import bad_request
+from cluster.api.openapi import documented
+from cluster.api.serving import label_of, off_loop, respond
+from cluster.api.shapes import ChatShape
+from cluster.api.types import ChatCompletionRequest, Message
+from cluster.api.validation import chat_request
+from engine.chat_template import ChatMessage, TemplateError
+
+router = APIRouter(tags=["OpenAI"])
+
+_MAX_REASON_CHARS = 300
+
+
+@router.post("/v1/chat/completions", openapi_extra=documented(ChatCompletionRequest))
+async def create_chat_completion(http: Request, arrival: Arrival = Depends(arrive)) -> Response:
+    """Answers a conversation, whole or as an event stream."""
+    fields = chat_request(await http.body())
+    arrival.check_model(fields.model)
+    prompt_token_ids = await _prompt(arrival, fields.messages)
+    shape = ChatShape(label_of(arrival, "chatcmpl", fields))
+    return await respond(http, arrival, fields, prompt_token_ids, param="messages", shape=shape)
+
+
+async def _prompt(arrival: Arrival, messages: list[Message]) -> tuple[int, ...]:
+    template = arrival.services.chat_template
+    if template is None:
+        raise bad_request("This model has no chat template: use /v1/completions.", code="no_chat_template")
+    turns = [_turn(message) for message in messages]
+    try:
+        return await off_loop(arrival, lambda: template.encode(turns))
+    except TemplateError as error:
+        reason = str(error)[:_MAX_REASON_CHARS]
+        raise bad_request(f"'messages' does not fit the model: {reason}", param="messages") from None
+
+
+def _turn(message: Message) -> ChatMessage:
+    """`developer` is OpenAI's newer word for `system`; models were trained on the older one."""
+    role = "system" if message.role == "developer" else message.role
+    return ChatMessage(role, message.content, message.name)

@@ -1,0 +1,158 @@
+"""The gateway's numbers: what users wait for, what they use, and the replicas' state as last told.
+
+Request latencies are observed here and nowhere else. Every label is bounded: routes are templates,
+and only the first `MAX_TENANT_LABELS` tenants that this process serves have names, others are `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cluster.generation import Usage
+from cluster.link import Counters
+from engine.request import Timing
+
+MAX_TENANT_LABELS = 100
+OTHER = "other"
+BUCKETS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0),
+)
+
+Replicas = Callable[[], Mapping[str, Counters]]
+
+
+class Telemetry:
+    """Owns the gateway's registry. `replicas` gives each replica's counters from its last message."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_ReplicaCollector(replicas))
+        self._num_in_flight = 0
+        self._tenants: set[str] = set()
+        self._time_to_first_token = self._histogram(
+            "time_to_first_token", "Request received to first text, in the gateway", "tenant"
+        )
+        self._inter_token_latency = self._histogram(
+            "inter_token_latency", "Gap between two texts of one answer"
+        )
+        self._e2e_latency = self._histogram(
+            "e2e_request_latency", "Request received to last text of a complete answer", "tenant"
+        )
+        self._queue_time = self._histogram("request_queue_time", "Arrival at the engine to first scheduled")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests", "tenant")
+        self._generation_tokens = self._counter("generation_tokens", "Output tokens of answers", "tenant")
+        self._discarded_tokens = self._counter("discarded_tokens", "Tokens made and in nobody's answer")
+        self._degraded_admissions = self._counter("degraded_admissions", "Admissions without Redis")
+        self._requests = self._counter("requests", "HTTP requests by status and route", "code", "route")
+
+    @property
+    def num_in_flight(self) -> int:
+        """HTTP requests whose answer is not complete."""
+        return self._num_in_flight
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        self._num_in_flight += 1
+        try:
+            yield
+        finally:
+            self._num_in_flight -= 1
+
+    def observe_first_token(self, tenant_id: str, seconds: float) -> None:
+        self._time_to_first_token.labels(self._tenant(tenant_id)).observe(seconds)
+
+    def observe_gap(self, seconds: float) -> None:
+        self._inter_token_latency.observe(seconds)
+
+    def observe_complete(self, tenant_id: str, seconds: float, timing: Timing | None) -> None:
+        self._e2e_latency.labels(self._tenant(tenant_id)).observe(seconds)
+        if timing is not None:
+            self._queue_time.observe(timing.queued_s)
+
+    def count_usage(self, tenant_id: str, usage: Usage) -> None:
+        """Once for each started request, complete or not."""
+        tenant = self._tenant(tenant_id)
+        self._prompt_tokens.labels(tenant).inc(usage.prompt_tokens)
+        self._generation_tokens.labels(tenant).inc(usage.completion_tokens)
+
+    def count_discarded(self, num_tokens: int) -> None:
+        self._discarded_tokens.inc(num_tokens)
+
+    def count_degraded_admission(self) -> None:
+        self._degraded_admissions.inc()
+
+    def count_request(self, status: int, route: str | None) -> None:
+        """`route` is the route's template; None for a path that is none of ours."""
+        self._requests.labels(str(status), route or OTHER).inc()
+
+    def render(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _tenant(self, tenant_id: str) -> str:
+        if tenant_id not in self._tenants:
+            if len(self._tenants) >= MAX_TENANT_LABELS:
+                return OTHER
+            self._tenants.add(tenant_id)
+        return tenant_id
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"headrace_{name}_seconds", text, labels, buckets=BUCKETS_S, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"headrace_{name}_total", text, labels, registry=self.registry)
+
+
+def _kv_cache_usage(counters: Counters) -> float:
+    return counters.blocks_in_use / counters.blocks_total if counters.blocks_total else 0.0
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[Counters], float]], ...] = (
+    ("kv_cache_usage_ratio", "KV blocks owned by requests / blocks in the pool", _kv_cache_usage),
+    ("kv_waste_ratio", "Slots without a token / slots of running requests", lambda c: c.kv_waste_ratio),
+    ("requests_running", "Requests in the running batch", lambda c: c.requests_running),
+    ("requests_waiting", "Requests accepted and not running", lambda c: c.requests_waiting),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[Counters], float]], ...] = (
+    ("preemptions", "Preemptions of running requests", lambda c: c.preemptions_total),
+    (
+        "prefix_cache_queries_tokens",
+        "Prompt tokens looked up in the prefix cache",
+        lambda c: c.prefix_queries_tokens_total,
+    ),
+    (
+        "prefix_cache_hits_tokens",
+        "Prompt tokens served from the prefix cache",
+        lambda c: c.prefix_hits_tokens_total,
+    ),
+)
+
+
+class _ReplicaCollector(Collector):
+    """The replicas' counters at the time of the scrape; a replica that is gone has no series."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def collect(self) -> Iterable[Metric]:
+        replicas = self._replicas()
+        for name, text, value_of in _GAUGES:
+            gauge = GaugeMetricFamily(f"headrace_{name}", text, labels=["replica"])
+            for replica_id, counters in replicas.items():
+                gauge.add_metric([replica_id], value_of(counters))
+            yield gauge
+        for name, text, value_of in _COUNTERS:
+            total = CounterMetricFamily(f"headrace_{name}", text, labels=["replica"])
+            for replica_id, counters in replicas.items():
+                total.add_metric([replica_id], value_of(counters))
+            yield total
+
+    def describe(self) -> Iterable[Metric]:
+        """Told apart from `collect`, so that registering asks for no replicas yet."""
+        return ()

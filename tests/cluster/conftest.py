@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.fakes import FakeGateway
+
+
+@pytest.fixture
+async def gateway() -> FakeGateway:
+    return await FakeGateway().open()
