@@ -1,0 +1,57 @@
+"""What people see of a run: a line while it goes on, a table at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.closed_loop import ClosedLoop
+
+
+def progress_line(loop: ClosedLoop) -> str:
+    done = len(loop.records)
+    failed = sum(not record.is_ok for record in loop.records)
+    tokens = sum(record.output_tokens for record in loop.records if record.is_ok)
+    rate = tokens / loop.elapsed_s if loop.elapsed_s > 0 else 0.0
+    return (
+        f"{loop.elapsed_s:6.1f} s   {done} done   {loop.num_running} running   {failed} failed   "
+        f"{rate:.1f} output tokens/s"
+    )
+
+
+def print_summary(summary: dict[str, Any], console: Console) -> None:
+    """Latencies as a table, then the rates, then every status that is not ok."""
+    table = Table("ms", "p50", "p90", "p99", title=_title(summary), title_justify="left")
+    for name in ("ttft", "itl", "tpot", "e2e"):
+        table.add_row(name.upper(), *(_ms(summary[f"{name}_p{percent}_ms"]) for percent in (50, 90, 99)))
+    console.print(table)
+    bounds = ", ".join(f"{name} ≤ {bound:g}" for name, bound in summary["slo"].items())
+    for line in (
+        f"offered {summary['offered_rps']:.2f}/s   achieved {summary['achieved_rps']:.2f}/s   "
+        f"goodput {summary['goodput_rps']:.2f}/s at {bounds}",
+        f"output {summary['output_tokens_per_s']:.1f} tokens/s   prompt tokens from cache "
+        f"{'-' if summary['hit_rate'] is None else format(summary['hit_rate'], '.1%')}",
+        _problems(summary),
+    ):
+        if line:
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def _title(summary: dict[str, Any]) -> str:
+    return (
+        f"{summary['requests']} requests, {summary['concurrency']} at once, {summary['elapsed_s']:.1f} s"
+        + (" (interrupted)" if summary["interrupted"] else "")
+    )
+
+
+def _problems(summary: dict[str, Any]) -> str:
+    failed = [f"{count} × {status}" for status, count in summary["statuses"].items() if status != "ok"]
+    if summary["unfinished"]:
+        failed.append(f"{summary['unfinished']} × unfinished")
+    return f"not answered in full: {', '.join(failed)}" if failed else ""
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

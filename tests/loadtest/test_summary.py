@@ -1,0 +1,107 @@
+"""From records to figures: exact values of a run that fits on one screen."""
+
+from loadtest.record import RequestRecord, Run
+from loadtest.slo import Slo
+from loadtest.summary import summarize
+
+SLO = Slo(ttft_ms=1000, tpot_ms=125)
+
+
+def a_record(**fields: object) -> RequestRecord:
+    """Due at 10.0; tokens at 10.5, 10.625, 10.875; ends at 11.0."""
+    plain = {
+        "tenant": "a",
+        "intended_at": 10.0,
+        "finished_at": 11.0,
+        "status": "ok",
+        "token_times": (10.5, 10.625, 10.875),
+        "prompt_tokens": 100,
+        "output_tokens": 4,
+        "cached_tokens": 25,
+    }
+    return RequestRecord(**plain | fields)
+
+
+def a_run(*records: RequestRecord, **fields: object) -> Run:
+    plain = {"records": records, "started_at": 10.0, "ended_at": 20.0, "concurrency": 2}
+    return Run(**plain | fields)
+
+
+def failed(status: str, **fields: object) -> RequestRecord:
+    nothing = {"token_times": (), "prompt_tokens": 0, "output_tokens": 0, "cached_tokens": 0}
+    return a_record(**{"status": status} | nothing | fields)
+
+
+def test_one_request_is_measured_from_when_it_was_due() -> None:
+    record = a_record()
+    assert (record.ttft_s, record.e2e_s) == (0.5, 1.0)
+    assert record.itl_s == [0.125, 0.25]
+    assert record.tpot_s == 0.125  # 0.375 s for the 3 tokens after the first
+
+
+def test_what_was_not_seen_has_no_latency() -> None:
+    whole = a_record(token_times=())
+    assert (whole.ttft_s, whole.itl_s, whole.tpot_s, whole.e2e_s) == (None, [], None, 1.0)
+    assert a_record(token_times=(10.5,), output_tokens=1).tpot_s is None
+
+
+def test_the_figures_of_a_small_run() -> None:
+    slow = a_record(
+        tenant="b", token_times=(11.5, 11.625), output_tokens=2, finished_at=12.0, cached_tokens=0
+    )
+    summary = summarize(a_run(a_record(), slow, failed("429"), failed("503"), failed("cut off")), SLO)
+    tenants = summary.pop("per_tenant")
+    assert summary == {
+        "requests": 5,
+        "offered_rps": 0.5,
+        "achieved_rps": 0.2,
+        "goodput_rps": 0.1,
+        "rejected": 2,
+        "errors": 1,
+        "statuses": {"429": 1, "503": 1, "cut off": 1, "ok": 2},
+        "prompt_tokens": 200,
+        "output_tokens": 6,
+        "output_tokens_per_s": 0.6,
+        "hit_rate": 0.125,
+        "ttft_p50_ms": 500.0,
+        "ttft_p90_ms": 1500.0,
+        "ttft_p99_ms": 1500.0,
+        "itl_p50_ms": 125.0,
+        "itl_p90_ms": 250.0,
+        "itl_p99_ms": 250.0,
+        "tpot_p50_ms": 125.0,
+        "tpot_p90_ms": 125.0,
+        "tpot_p99_ms": 125.0,
+        "e2e_p50_ms": 1000.0,
+        "e2e_p90_ms": 2000.0,
+        "e2e_p99_ms": 2000.0,
+        "slo": {"ttft_ms": 1000, "tpot_ms": 125},
+        "concurrency": 2,
+        "elapsed_s": 10.0,
+        "unfinished": 0,
+        "interrupted": False,
+    }
+    assert sorted(tenants) == ["a", "b"]
+    assert (tenants["a"]["requests"], tenants["a"]["goodput_rps"], tenants["a"]["hit_rate"]) == (4, 0.1, 0.25)
+    assert (tenants["b"]["requests"], tenants["b"]["goodput_rps"], tenants["b"]["ttft_p50_ms"]) == (
+        1,
+        0.0,
+        1500.0,
+    )
+
+
+def test_a_failed_request_counts_in_no_latency_and_no_tokens() -> None:
+    broken = a_record(status="cut off", token_times=(19.0,), finished_at=19.0)
+    assert summarize(a_run(a_record(), broken), SLO)["ttft_p99_ms"] == 500.0
+    assert summarize(a_run(a_record(), broken), SLO)["output_tokens"] == 4
+
+
+def test_a_run_of_nothing_has_no_latencies_and_no_rates() -> None:
+    summary = summarize(a_run(ended_at=10.0), SLO)
+    assert (summary["requests"], summary["offered_rps"], summary["hit_rate"]) == (0, 0.0, None)
+    assert (summary["ttft_p50_ms"], summary["e2e_p99_ms"], summary["per_tenant"]) == (None, None, {})
+
+
+def test_an_interrupted_run_says_so() -> None:
+    summary = summarize(a_run(a_record(), num_unfinished=3, is_interrupted=True), SLO)
+    assert (summary["unfinished"], summary["interrupted"]) == (3, True)
