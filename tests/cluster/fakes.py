@@ -301,7 +301,8 @@ class Call:
 
     @property
     def is_complete(self) -> bool:
-        return bool(self.messages) and self.messages[-1].get("more_body") is False
+        last = self.messages[-1] if self.messages else {"type": None}
+        return last["type"] == "http.response.body" and not last.get("more_body", False)
 
     def json(self) -> Any:
         return json.loads(self.body)

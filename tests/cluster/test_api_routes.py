@@ -1,0 +1,193 @@
+"""Which doors are open: exactly two without a key; everything else, known or not, asks for one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cluster.fakes import WALL_TIME, FakeGateway
+
+KEYLESS = {("GET", "/health"), ("GET", "/ready")}
+ROUTES = {
+    ("GET", "/health"),
+    ("GET", "/ready"),
+    ("GET", "/metrics"),
+    ("GET", "/openapi.json"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{model}"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/admin/v1/tenants"),
+    ("GET", "/admin/v1/tenants"),
+    ("GET", "/admin/v1/tenants/{tenant_id}"),
+    ("DELETE", "/admin/v1/tenants/{tenant_id}"),
+    ("POST", "/admin/v1/tenants/{tenant_id}/keys"),
+    ("GET", "/admin/v1/tenants/{tenant_id}/keys"),
+    ("DELETE", "/admin/v1/tenants/{tenant_id}/keys/{key_id}"),
+}
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def test_these_are_all_routes(gateway: FakeGateway) -> None:
+    described = (await gateway.call("GET", "/openapi.json")).json()["paths"]
+    assert {(method.upper(), path) for path, methods in described.items() for method in methods} == ROUTES
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(ROUTES))
+async def test_every_route_but_two_needs_a_key(gateway: FakeGateway, method: str, path: str) -> None:
+    call = await gateway.call(method, path, scope=None)
+    if (method, path) in KEYLESS:
+        assert call.status == 200
+    else:
+        assert (call.status, call.error["code"]) == (401, "missing_api_key")
+        assert call.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/docs", "/health/", "/ready/x", "//health", "/v1/chat/completions/"]
+)
+async def test_so_does_a_path_that_is_not_there(gateway: FakeGateway, path: str) -> None:
+    assert (await gateway.call("GET", path, scope=None)).status == 401
+    for scope in ("inference", "metrics", "admin"):
+        call = await gateway.call("GET", path, scope=scope)
+        assert (call.status, call.error["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/chat/completions"), ("POST", "/health"), ("PUT", "/ready")]
+)
+async def test_so_does_a_method_that_is_not_there(gateway: FakeGateway, method: str, path: str) -> None:
+    assert (await gateway.call(method, path, scope=None)).status == 401
+    call = await gateway.call(method, path)
+    assert (call.status, call.error["code"]) == (405, "method_not_allowed")
+    assert "allow" in call.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scopes"),
+    [
+        ("GET", "/metrics", {"metrics", "admin"}),
+        ("GET", "/v1/models", {"inference", "admin"}),
+        ("GET", "/openapi.json", {"inference", "metrics", "admin"}),
+        ("GET", "/admin/v1/tenants", {"admin"}),
+        ("POST", "/v1/chat/completions", {"inference"}),
+    ],
+)
+async def test_a_key_opens_what_its_scope_says(
+    gateway: FakeGateway, method: str, path: str, scopes: set[str]
+) -> None:
+    for scope in ("inference", "metrics", "admin"):
+        call = await gateway.call(method, path, scope=scope, body=BODY)
+        assert call.status == (200 if scope in scopes else 403)
+
+
+async def test_a_key_is_never_read_from_the_address(gateway: FakeGateway) -> None:
+    transport = httpx.ASGITransport(gateway.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        for name in ("key", "api_key", "access_token", "authorization"):
+            answer = await client.get("/v1/models", params={name: gateway.keys["admin"]})
+            assert answer.status_code == 401
+
+
+async def test_who_has_no_key_is_told_before_the_body_is_looked_at(gateway: FakeGateway) -> None:
+    for path in ("/v1/chat/completions", "/admin/v1/tenants"):
+        assert (await gateway.post(path, b"{", scope=None)).status == 401
+
+
+class TestModels:
+    async def test_the_model_and_its_aliases(self, gateway: FakeGateway) -> None:
+        listed = (await gateway.call("GET", "/v1/models")).json()
+        assert listed["object"] == "list"
+        assert [model["id"] for model in listed["data"]] == ["tiny", "small"]
+        assert listed["data"][0] == {
+            "id": "tiny",
+            "object": "model",
+            "created": int(WALL_TIME),
+            "owned_by": "headrace",
+            "max_model_len": 100,
+        }
+
+    async def test_one_by_name(self, gateway: FakeGateway) -> None:
+        assert (await gateway.call("GET", "/v1/models/small")).json()["id"] == "small"
+        call = await gateway.call("GET", "/v1/models/a/b")
+        assert (call.status, call.error["code"], call.error["param"]) == (404, "model_not_found", "model")
+
+
+class TestHealth:
+    async def test_ready_is_503_until_a_replica_can_serve(self) -> None:
+        is_ready = False
+        gateway = await FakeGateway(ready=lambda: is_ready).open()
+        call = await gateway.call("GET", "/ready", scope=None)
+        assert (call.status, call.error["code"], call.headers["retry-after"]) == (503, "not_ready", "1")
+        assert (await gateway.call("GET", "/health", scope=None)).status == 200
+        is_ready = True
+        assert (await gateway.call("GET", "/ready", scope=None)).json() == {"status": "ready"}
+
+
+class TestRequestId:
+    @pytest.mark.parametrize("asked", ["a", "trace-1 / 2", "x" * 128])
+    async def test_a_short_printable_one_is_echoed(self, gateway: FakeGateway, asked: str) -> None:
+        call = await gateway.call("GET", "/health", scope=None, headers={"x-request-id": asked})
+        assert call.headers["x-request-id"] == asked
+
+    @pytest.mark.parametrize("asked", ["", "x" * 129, "a\x7f", "caf\xe9", "a\tb", " "])
+    async def test_any_other_is_replaced(self, gateway: FakeGateway, asked: str) -> None:
+        call = await gateway.call("GET", "/health", scope=None, headers={"x-request-id": asked})
+        assert len(call.headers["x-request-id"]) == 32
+        assert set(call.headers["x-request-id"]) <= set("0123456789abcdef")
+
+    async def test_it_is_on_errors_too_and_never_the_internal_one(self, gateway: FakeGateway) -> None:
+        call = await gateway.post("/v1/completions", b"{", headers={"x-request-id": "mine"})
+        assert (call.status, call.headers["x-request-id"]) == (400, "mine")
+        await gateway.post("/v1/chat/completions", BODY, headers={"x-request-id": "mine"})
+        assert gateway.generator.last.request_id != "mine"
+
+
+class TestFailures:
+    async def test_one_that_nobody_foresaw_is_a_500_without_its_words(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fails() -> int:
+            raise RuntimeError("secret")
+
+        gateway = await FakeGateway(max_model_len=fails).open()
+        call = await gateway.call("GET", "/v1/models")
+        assert (call.status, call.error["code"]) == (500, "internal_error")
+        assert "x-request-id" in call.headers
+        assert "unexpected RuntimeError" in caplog.text
+        assert "secret" not in caplog.text + call.body.decode()
+        assert 'headrace_requests_total{code="500",route="/v1/models"} 1.0' in await metrics(gateway)
+
+    async def test_nothing_of_prompt_or_key_is_logged(
+        self, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(0)
+        for body in (BODY, {**BODY, "temperature": "canary"}, b'{"canary": '):
+            await gateway.post("/v1/chat/completions", body)
+        await gateway.post("/v1/chat/completions", BODY, headers={"authorization": "Bearer canary"})
+        assert "canary" not in caplog.text
+        assert gateway.keys["inference"] not in caplog.text
+
+
+async def metrics(gateway: FakeGateway) -> str:
+    return (await gateway.call("GET", "/metrics", scope="metrics")).body.decode()
+
+
+class TestDescription:
+    async def test_it_describes_the_bodies_that_we_read_ourselves(self, gateway: FakeGateway) -> None:
+        described = (await gateway.call("GET", "/openapi.json")).json()
+        operation = described["paths"]["/v1/chat/completions"]["post"]
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert schema["required"] == ["model", "messages"]
+        assert schema["properties"]["temperature"]["maximum"] == 2
+        assert "$ref" not in json.dumps(schema)
+
+    @pytest.mark.parametrize(("method", "path"), sorted(ROUTES - KEYLESS))
+    async def test_it_says_which_routes_need_a_key(
+        self, gateway: FakeGateway, method: str, path: str
+    ) -> None:
+        described: Any = (await gateway.call("GET", "/openapi.json")).json()
+        assert described["paths"][path][method.lower()]["security"] == [{"ApiKey": []}]
