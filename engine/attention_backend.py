@@ -18,6 +18,7 @@ class KvShape:
 
     block_size: int
     num_kv_heads: int
+    head_dim: int
     scale: float
     dtype: torch.dtype
 
@@ -117,6 +118,7 @@ class CpuBackend:
             seq_lens,
             block_size=kv.block_size,
             num_kv_heads=kv.num_kv_heads,
+            head_dim=kv.head_dim,
             scale=kv.scale,
             dtype=kv.dtype,
         )

@@ -37,7 +37,9 @@ class TorchExecutor:
         self._device = torch.device(device)
         self._dtype = _DTYPES[dtype]
         self._backend = attention_backend(self._device)
-        self._kv = KvShape(BLOCK_SIZE, config.num_kv_heads, config.head_dim**-0.5, self._dtype)
+        self._kv = KvShape(
+            BLOCK_SIZE, config.num_kv_heads, config.head_dim, config.head_dim**-0.5, self._dtype
+        )
         self._kv_caches: list[tuple[Tensor, Tensor]] = []
         with torch.inference_mode():
             weights = load_llama_weights(config, source.weights(), dtype=self._dtype, device=self._device)

@@ -54,6 +54,7 @@ class PagedStep:
         *,
         block_size: int,
         num_kv_heads: int,
+        head_dim: int,
         scale: float,
         dtype: torch.dtype,
     ) -> None:
@@ -64,7 +65,7 @@ class PagedStep:
         rows = block_table.long()[:, None, :] * num_kv_heads + heads[None, :, None]  # [S, KVH, max_blocks]
         decodes = [s for s, query_len in enumerate(query_lens) if query_len == 1]
         self._groups = [
-            _DecodeGroup(group, cu_query_lens, seq_lens, rows, block_size, scale, dtype)
+            _DecodeGroup(group, cu_query_lens, seq_lens, rows, (block_size, head_dim), scale, dtype)
             for group in _by_length(decodes, seq_lens, block_size)
         ]
         self._chunks = [
@@ -98,10 +99,11 @@ class _DecodeGroup:
         cu_query_lens: Sequence[int],
         seq_lens: Sequence[int],
         rows: Tensor,
-        block_size: int,
+        block_shape: tuple[int, int],
         scale: float,
         dtype: torch.dtype,
     ) -> None:
+        block_size, head_dim = block_shape
         self._tokens = torch.tensor([cu_query_lens[s] for s in members])
         lens = torch.tensor([seq_lens[s] for s in members])
         num_blocks = -(-int(lens.max()) // block_size)
@@ -110,12 +112,16 @@ class _DecodeGroup:
         is_padding = torch.arange(self._length) >= lens[:, None]
         mask = torch.zeros(is_padding.shape, dtype=dtype).masked_fill_(is_padding, float("-inf"))
         self._mask = mask.repeat_interleave(rows.shape[1], dim=0).unsqueeze(1)  # [members * KVH, 1, length]
+        # One gather buffer for all layers: fresh memory for each would cost more than the copy.
+        shape = (len(self._rows), block_size * head_dim)
+        self._key, self._value = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
         self._scale = scale
 
     def attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor, output: Tensor) -> None:
         batch, head_dim = self._mask.shape[0], query.shape[-1]
-        key = _gather(k_cache, self._rows).view(batch, self._length, head_dim)
-        value = _gather(v_cache, self._rows).view(batch, self._length, head_dim)
+        torch.index_select(_block_rows(k_cache), 0, self._rows, out=self._key)
+        torch.index_select(_block_rows(v_cache), 0, self._rows, out=self._value)
+        key, value = (x.view(batch, self._length, head_dim) for x in (self._key, self._value))
         grouped = query[self._tokens].view(batch, -1, head_dim)  # [members * KVH, H / KVH, D]
         scores = torch.baddbmm(self._mask, grouped, key.transpose(1, 2), alpha=self._scale)
         weights = scores.softmax(dim=-1)
@@ -138,7 +144,7 @@ class _Chunk:
     def attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor, output: Tensor) -> None:
         head_dim = query.shape[-1]
         key, value = (
-            _gather(cache, self._rows).view(1, self._num_kv_heads, -1, head_dim)[:, :, : self._seq_len]
+            _block_rows(cache)[self._rows].view(1, self._num_kv_heads, -1, head_dim)[:, :, : self._seq_len]
             for cache in (k_cache, v_cache)
         )
         queries = query[self._tokens].transpose(0, 1).unsqueeze(0)  # [1, H, query_len, D]
@@ -148,9 +154,9 @@ class _Chunk:
         output[self._tokens] = attended[0].transpose(0, 1)
 
 
-def _gather(cache: Tensor, rows: Tensor) -> Tensor:
-    """Rows of the cache seen as [N * KVH, B * D]: a row is one block of one head, contiguous."""
-    return cache.view(cache.shape[0] * cache.shape[1], -1).index_select(0, rows)
+def _block_rows(cache: Tensor) -> Tensor:
+    """The cache as [N * KVH, B * D]: a row is one block of one head, contiguous."""
+    return cache.view(cache.shape[0] * cache.shape[1], -1)
 
 
 def _by_length(members: Sequence[int], seq_lens: Sequence[int], block_size: int) -> list[list[int]]:
