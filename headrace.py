@@ -18,7 +18,9 @@ class Entry(NamedTuple):
     summary: str
 
 
-COMMANDS: dict[str, Entry] = {}
+COMMANDS = {
+    "serve": Entry("cluster.serve_command:serve", "Start a cluster on this machine and serve."),
+}
 
 
 class LazyGroup(click.Group):
@@ -35,8 +37,6 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if not COMMANDS:
-            return
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 

@@ -1,0 +1,59 @@
+"""The Serve application: gateways in front, replicas behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ray import serve
+
+from cluster import gateway, replica
+from cluster.spec import ClusterSpec
+
+APPLICATION = "headrace"
+MAX_ONGOING = 10_000
+"""Admission is ours; Ray's own limit must never be met."""
+DRAIN_SLACK_S = 5.0
+
+
+def build_application(spec: ClusterSpec, max_answer_s: float) -> serve.Application:
+    """`max_answer_s`: how long a leaving replica or gateway may finish its answers."""
+    settings = spec.settings
+    common: dict[str, Any] = {
+        "max_ongoing_requests": MAX_ONGOING,
+        # A constructor that failed once fails again; the launcher shows why.
+        "max_constructor_retry_count": 1,
+        "graceful_shutdown_timeout_s": max_answer_s,
+        "graceful_shutdown_wait_loop_s": 0.2,
+        "health_check_period_s": 1,
+        "health_check_timeout_s": 2,
+    }
+    gpus = 1 if settings.device == "cuda" else 0
+    replicas = serve.deployment(
+        replica.Replica,
+        name=gateway.REPLICA_DEPLOYMENT,
+        num_replicas=settings.replicas,
+        ray_actor_options={"num_cpus": 0.1, "num_gpus": gpus},
+        request_router_config=serve.config.RequestRouterConfig(
+            request_router_class="cluster.router:PinnedRouter"
+        ),
+        **common,
+    ).bind(spec.to_json())
+    return serve.deployment(
+        gateway.Gateway,
+        name="Gateway",
+        num_replicas=settings.gateways,
+        ray_actor_options={"num_cpus": 0.1},
+        **common,
+    ).bind(spec.to_json(), replicas)
+
+
+def drain_gateways(limit_s: float) -> int:
+    """Tells every gateway to drain; returns how many requests were left at the limit."""
+    return asyncio.run(_drain(limit_s))
+
+
+async def _drain(limit_s: float) -> int:
+    handle = serve.get_app_handle(APPLICATION)
+    async with asyncio.timeout(limit_s + DRAIN_SLACK_S):
+        return sum(await handle.broadcast("drain", limit_s).results_async())

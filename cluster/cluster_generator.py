@@ -1,0 +1,152 @@
+"""The gateway's `Generator`: admit, route, submit, and turn a replica's tokens into text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from random import Random
+from typing import Protocol
+
+from cluster.api.errors import ApiError, bad_request, no_capacity
+from cluster.generation import GenerationRequest, TextDelta, Usage
+from cluster.link import LinkDown, SubmitReply
+from cluster.links import Links, TokenInbox
+from cluster.routing import choose_replica
+from engine.block_hash import BlockHash, hash_blocks, tenant_root
+from engine.request import Request, RequestOutput, Timing
+from engine.text_stream import TextStream
+from tenants.tenant import Tenant, cache_salt
+
+MAX_SUBMITS = 3
+"""A submit that finds its replica gone tries another one, twice."""
+
+
+class Admits(Protocol):
+    async def admit(self, tenant: Tenant) -> Tenant: ...
+
+
+class ClusterGenerator:
+    """Stateless between requests: links own what runs, Redis owns who may."""
+
+    def __init__(
+        self,
+        links: Links,
+        admission: Admits,
+        token_bytes: Callable[[int], bytes],
+        secret: bytes,
+        rng: Random,
+        on_discarded: Callable[[int], None],
+    ) -> None:
+        self._links = links
+        self._admission = admission
+        self._token_bytes = token_bytes
+        self._secret = secret
+        self._rng = rng
+        self._on_discarded = on_discarded
+
+    async def start(self, request: GenerationRequest) -> ClusterGeneration:
+        tenant = await self._admission.admit(request.tenant)
+        salt = cache_salt(self._secret, tenant.tenant_id)
+        chains: dict[bytes, tuple[BlockHash, ...]] = {}
+        for attempt in range(MAX_SUBMITS):
+            replica_id = self._choose(request)
+            try:
+                asked = self._request_for(replica_id, request, salt, attempt, chains)
+                answer = await self._links.submit(replica_id, asked, len(request.prompt_token_ids))
+            except LinkDown:
+                continue
+            if isinstance(answer, SubmitReply):
+                raise _refusal(answer)
+            text = TextStream(self._token_bytes, request.stop)
+            return ClusterGeneration(self._links, answer, text, request, self._on_discarded)
+        raise no_capacity("No replica could take the request; try again shortly.")
+
+    def _choose(self, request: GenerationRequest) -> str:
+        chosen = choose_replica(self._links.candidates(), len(request.prompt_token_ids), self._rng)
+        if chosen is None:
+            raise no_capacity("No replica can serve at the moment; try again shortly.")
+        return chosen
+
+    def _request_for(
+        self,
+        replica_id: str,
+        request: GenerationRequest,
+        salt: bytes,
+        attempt: int,
+        chains: dict[bytes, tuple[BlockHash, ...]],
+    ) -> Request:
+        """The prompt is hashed once a live revision, with the root that the replica's hello names."""
+        hello = self._links.hello(replica_id)
+        root = tenant_root(hello.hash_root, salt)
+        if root not in chains:
+            chains[root] = hash_blocks(root, request.prompt_token_ids, hello.block_size)
+        return Request(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            sampling=request.sampling,
+            hash_root=root,
+            block_hashes=chains[root],
+            attempt=attempt,
+        )
+
+
+def _refusal(reply: SubmitReply) -> ApiError:
+    return bad_request(reply.message or "The request was refused.", code=reply.code or "refused")
+
+
+class ClusterGeneration:
+    """One running request of this gateway."""
+
+    def __init__(
+        self,
+        links: Links,
+        inbox: TokenInbox,
+        text: TextStream,
+        request: GenerationRequest,
+        on_discarded: Callable[[int], None],
+    ) -> None:
+        self._links = links
+        self._inbox = inbox
+        self._text = text
+        self._request = request
+        self._on_discarded = on_discarded
+        self._cached_tokens = 0
+        self.timing: Timing | None = None
+
+    @property
+    def replica_id(self) -> str:
+        return self._inbox.replica_id
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(len(self._request.prompt_token_ids), self._text.num_tokens, self._cached_tokens)
+
+    async def deltas(self) -> AsyncIterator[TextDelta]:
+        while True:
+            try:
+                output = await self._inbox.get()
+            except LinkDown:
+                raise ApiError(
+                    500, "replica_lost", "The replica that served this request was lost."
+                ) from None
+            delta = self._delta(output)
+            yield delta
+            if delta.finish_reason is not None:
+                return
+
+    def _delta(self, output: RequestOutput) -> TextDelta:
+        if output.num_cached_tokens is not None:
+            self._cached_tokens = output.num_cached_tokens
+        self.timing = output.timing
+        if output.finish_reason in ("error", "abort"):
+            raise ApiError(500, output.error_code or "aborted", "The engine could not finish this request.")
+        text = self._text.push(output.token_ids)
+        if self._text.stopped:
+            self._on_discarded(self._text.num_discarded)
+            self._links.abort(self._inbox)
+            return TextDelta(text, "stop")
+        if output.finish_reason is not None:
+            return TextDelta(text + self._text.finish(), output.finish_reason)
+        return TextDelta(text)
+
+    async def abort(self) -> None:
+        self._links.abort(self._inbox)

@@ -1,0 +1,267 @@
+"""An engine core in a thread of its own, with a mailbox in and one outbox a gateway.
+
+The engine thread owns the core and all that belongs to it; others post calls into its mailbox. What
+a step made is encoded there, one message a gateway, and handed to the event loop as bytes. Knows
+no Ray: `cluster/replica.py` is the thin deployment around it, tests use it as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+
+from cluster.link import HEARTBEAT_S, Counters, Hello, StepMessage, SubmitReply, encode
+from engine.block_pool import IntegrityError
+from engine.core import EngineCore
+from engine.request import Request, RequestOutput
+from engine.scheduler import RequestRefused
+
+log = logging.getLogger("headrace.engine")
+
+ABORT_MEMORY_S = 10.0
+"""How long an abort that came before its submit is remembered."""
+REATTACH_GRACE_S = 2.0
+"""How long a gateway's requests outlive its broken stream."""
+MAX_UNREAD_MESSAGES = 4096
+"""A gateway that reads no faster than this is treated as gone."""
+IDLE_CHECK_S = 1.0
+INTEGRITY_EVERY_S = 10.0
+
+
+class EngineDead(RuntimeError):
+    """The engine thread has ended; the process should, too."""
+
+
+class Outbox:
+    """Messages for one gateway. Lives on the event loop; `close` ends the reader."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.is_closed = False
+
+    def put(self, message: bytes) -> None:
+        if self._messages.qsize() >= MAX_UNREAD_MESSAGES:
+            self.close()
+        if not self.is_closed:
+            self._messages.put_nowait(message)
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._messages.put_nowait(None)
+
+    async def get(self, timeout_s: float) -> bytes | None:
+        """The next message, or None once closed. Raises TimeoutError after `timeout_s`."""
+        async with asyncio.timeout(timeout_s):
+            return await self._messages.get()
+
+
+class EngineHost:
+    """Owns the engine thread, the outboxes and which gateway each live request belongs to.
+
+    `on_step(outputs)` is called in the engine thread after every step, for metrics. `on_fatal` is
+    called there once if the thread fails.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        hello: Hello,
+        clock: Callable[[], float],
+        *,
+        on_step: Callable[[list[RequestOutput], float], None] = lambda outputs, seconds: None,
+        on_integrity_error: Callable[[], None] = lambda: None,
+        on_fatal: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self._core = core
+        self._hello = hello
+        self._clock = clock
+        self._on_step = on_step
+        self._on_integrity_error = on_integrity_error
+        self._on_fatal = on_fatal
+        self._mailbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._gateway_of: dict[str, str] = {}
+        self._aborted_early: dict[str, float] = {}
+        self._outboxes: dict[str, Outbox] = {}
+        self._counters = self._read_counters()
+        self._last_integrity_check = clock()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # --- the event loop's side -------------------------------------------------------------
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after its current step and every attached stream. Blocks for that step."""
+        self._mailbox.put(None)
+        self._thread.join()
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+    def check(self) -> None:
+        if not self._thread.is_alive():
+            raise EngineDead("the engine thread has ended")
+
+    @property
+    def counters(self) -> Counters:
+        """As of the last step."""
+        return self._counters
+
+    def submit(self, gateway_id: str, request: Request) -> SubmitReply:
+        """Accepts or refuses at once; nothing waits for a step."""
+        self.check()
+        try:
+            self._core.check_fits(request)
+        except RequestRefused as refusal:
+            return SubmitReply(accepted=False, code=refusal.code, message=refusal.message)
+        self._mailbox.put(partial(self._add, gateway_id, request))
+        return SubmitReply(accepted=True)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        self._mailbox.put(partial(self._abort, tuple(request_ids)))
+
+    async def attach(self, gateway_id: str) -> AsyncIterator[bytes]:
+        """The gateway's stream: hello, then a message a step, and one each `HEARTBEAT_S` of silence.
+
+        A gateway has one stream: a new one ends the old one and aborts what was running for it.
+        """
+        outbox = Outbox()
+        previous = self._outboxes.get(gateway_id)
+        self._outboxes[gateway_id] = outbox
+        if previous is not None:
+            previous.close()
+        self._mailbox.put(partial(self._abort_gateway, gateway_id))
+        try:
+            yield encode(self._hello)
+            while True:
+                try:
+                    message = await outbox.get(HEARTBEAT_S)
+                except TimeoutError:
+                    message = encode(StepMessage(outputs=(), counters=self._counters))
+                if message is None:
+                    return
+                yield message
+        finally:
+            self._detach(gateway_id, outbox)
+
+    def _detach(self, gateway_id: str, outbox: Outbox) -> None:
+        outbox.is_closed = True
+        if self._outboxes.get(gateway_id) is outbox:
+            del self._outboxes[gateway_id]
+            self._loop.call_later(REATTACH_GRACE_S, self._forget_gateway, gateway_id)
+
+    def _forget_gateway(self, gateway_id: str) -> None:
+        if gateway_id not in self._outboxes:
+            self._mailbox.put(partial(self._abort_gateway, gateway_id))
+
+    def _put(self, gateway_id: str, message: bytes) -> None:
+        outbox = self._outboxes.get(gateway_id)
+        if outbox is not None:
+            outbox.put(message)
+
+    # --- the engine thread's side ----------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._take_mail():
+                if self._core.has_work():
+                    self._step()
+        except BaseException as error:
+            log.exception("the engine thread failed")
+            self._on_fatal(error)
+
+    def _take_mail(self) -> bool:
+        """Makes all posted calls; waits for one when there is nothing to compute. False: stop."""
+        while True:
+            try:
+                call = self._mailbox.get(block=not self._core.has_work(), timeout=IDLE_CHECK_S)
+            except queue.Empty:
+                if self._core.has_work():
+                    return True
+                self._check_integrity()
+                continue
+            if call is None:
+                return False
+            call()
+
+    def _step(self) -> None:
+        begun = self._clock()
+        outputs = self._core.step()
+        self._counters = self._read_counters()
+        self._on_step(outputs, self._clock() - begun)
+        self._deliver(outputs)
+
+    def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
+        by_gateway: dict[str, list[RequestOutput]] = {}
+        for output in outputs:
+            gateway_id = self._gateway_of.get(output.request_id)
+            if gateway_id is None:
+                continue
+            by_gateway.setdefault(gateway_id, []).append(output)
+            if output.finish_reason is not None:
+                del self._gateway_of[output.request_id]
+        for gateway_id, rows in by_gateway.items():
+            message = encode(StepMessage(outputs=tuple(rows), counters=self._counters))
+            self._loop.call_soon_threadsafe(self._put, gateway_id, message)
+
+    def _add(self, gateway_id: str, request: Request) -> None:
+        now = self._clock()
+        self._aborted_early = {
+            key: at for key, at in self._aborted_early.items() if now - at < ABORT_MEMORY_S
+        }
+        if request.request_id in self._aborted_early:
+            return
+        self._gateway_of[request.request_id] = gateway_id
+        try:
+            self._core.add(request)
+        except RequestRefused as refusal:
+            self._deliver([_refused(request, refusal)])
+        self._counters = self._read_counters()
+
+    def _abort(self, request_ids: tuple[str, ...]) -> None:
+        outputs: list[RequestOutput] = []
+        for request_id in request_ids:
+            if request_id not in self._gateway_of:
+                self._aborted_early[request_id] = self._clock()
+                continue
+            output = self._core.abort(request_id)
+            if output is not None:
+                outputs.append(output)
+        self._counters = self._read_counters()
+        self._deliver(outputs)
+
+    def _abort_gateway(self, gateway_id: str) -> None:
+        self._abort(tuple(key for key, owner in self._gateway_of.items() if owner == gateway_id))
+
+    def _check_integrity(self) -> None:
+        now = self._clock()
+        if now - self._last_integrity_check < INTEGRITY_EVERY_S:
+            return
+        self._last_integrity_check = now
+        try:
+            self._core.check_integrity()
+        except IntegrityError:
+            log.exception("an invariant of the engine does not hold")
+            self._on_integrity_error()
+
+    def _read_counters(self) -> Counters:
+        counters = self._core.counters()
+        return Counters(*(getattr(counters, field) for field in Counters.__struct_fields__))
+
+
+def _refused(request: Request, refusal: RequestRefused) -> RequestOutput:
+    return RequestOutput(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        sibling=request.sibling,
+        first_output_index=len(request.output_token_ids),
+        token_ids=(),
+        finish_reason="error",
+        error_code=refusal.code,
+    )

@@ -1,0 +1,132 @@
+"""The gateway: Ray Serve's ingress. It builds what the API needs and hands the app to Serve; nothing else.
+
+Its import closure holds neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import psutil
+from fastapi import FastAPI
+from prometheus_client import start_http_server
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from cluster.admission import Admission
+from cluster.api.app import build_app
+from cluster.api.services import Services
+from cluster.cluster_generator import ClusterGenerator
+from cluster.links import Links
+from cluster.replica_registry import watch
+from cluster.serve_link import ServeLink
+from cluster.settings import root_secret
+from cluster.spec import ClusterSpec
+from cluster.telemetry import Telemetry
+from engine.chat_template import ChatTemplate
+from engine.loading.source import resolve_model
+from tenants.auth import Authenticator
+from tenants.redis_client import connect
+from tenants.store_redis import RedisTenantStore
+
+REPLICA_DEPLOYMENT = "Replica"
+POLL_S = 0.05
+
+
+@serve.ingress()
+class Gateway:
+    """One HTTP gateway. Owns its links, its Redis client and its telemetry."""
+
+    async def __init__(self, spec_json: str, replicas: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
+        spec = ClusterSpec.from_json(spec_json)
+        self._gateway_id = secrets.token_hex(8)
+        self._telemetry = Telemetry(lambda: self._links.states())
+        self._links = Links(
+            lambda replica_id: ServeLink(replicas, self._gateway_id, replica_id),
+            time.monotonic,
+            self._telemetry.count_discarded,
+        )
+        self._is_draining = False
+        self._services = self._build_services(spec)
+        replicas._init()  # Serve handles are lazy; this starts the router, which feeds the watch
+        watch(REPLICA_DEPLOYMENT).subscribe(asyncio.get_running_loop(), self._links.set_replicas)
+        self._announcing = asyncio.ensure_future(self._announce(spec))
+        gc.freeze()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return build_app(self._services)
+
+    def _build_services(self, spec: ClusterSpec) -> Services:
+        source = resolve_model(spec.settings.model)
+        tokenizer = source.tokenizer()
+        template = source.chat_template()
+        secret = root_secret(spec.settings.state_dir)
+        client = connect(spec.redis_url)
+        store = RedisTenantStore(client)
+        generator = ClusterGenerator(
+            self._links,
+            Admission(client, self._telemetry.count_degraded_admission),
+            tokenizer.token_bytes,
+            secret,
+            Random(secrets.randbits(64)),
+            self._telemetry.count_discarded,
+        )
+        return Services(
+            generator=generator,
+            authenticator=Authenticator(store, secret, time.time),
+            store=store,
+            secret=secret,
+            tokenizer=tokenizer,
+            chat_template=ChatTemplate(template, tokenizer) if template else None,
+            model_name=spec.served_name,
+            aliases=(),
+            max_model_len=lambda: spec.engine.max_model_len,
+            ready=self._is_ready,
+            telemetry=self._telemetry,
+            clock=time.monotonic,
+            wall_clock=time.time,
+            tokenizer_pool=ThreadPoolExecutor(1, thread_name_prefix="tokenizer"),
+            draw_seed=lambda: secrets.randbits(64),
+        )
+
+    async def _announce(self, spec: ClusterSpec) -> None:
+        """Puts this gateway into the run directory's targets once Serve has opened its direct port."""
+        server, _ = start_http_server(0, addr="127.0.0.1", registry=self._telemetry.registry)
+        while not (ports := _direct_ports()):  # noqa: ASYNC110  Serve tells nobody when it has opened it
+            await asyncio.sleep(POLL_S)
+        spec.run_dir.add_target(
+            f"127.0.0.1:{server.server_address[1]}",
+            {"process": "gateway", "gateway": self._gateway_id, "direct_address": f"127.0.0.1:{ports[0]}"},
+        )
+
+    def _is_ready(self) -> bool:
+        return not self._is_draining and bool(self._links.candidates())
+
+    async def drain(self, limit_s: float) -> int:
+        """Takes no more work and waits for what runs, `limit_s` at most. Returns how many were left."""
+        self._is_draining = True
+        deadline = time.monotonic() + limit_s
+        while self._telemetry.num_in_flight and time.monotonic() < deadline:  # noqa: ASYNC110  once a life
+            await asyncio.sleep(POLL_S)
+        await self._links.close()
+        return self._telemetry.num_in_flight
+
+
+def _direct_ports() -> list[int]:
+    """Ports in Serve's direct-ingress range that this process listens on."""
+    low, high = (
+        int(os.environ.get(f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT", default))
+        for end, default in (("MIN", "30000"), ("MAX", "31000"))
+    )
+    listening = (
+        connection.laddr.port
+        for connection in psutil.Process().net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    )
+    return sorted(port for port in listening if low <= port <= high)

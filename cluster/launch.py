@@ -1,0 +1,344 @@
+"""Starts a cluster stage by stage, waits, and takes it down. Run by the supervisor as a child process.
+
+Stages: environment, Redis, Ray, weights, KV pool, warm-up, ready. The first three are this process's;
+replicas report the next three; ready is the gateway's own `/ready`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+import traceback
+import urllib.request
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from cluster.preflight import check_memory, check_port, check_state_dir, open_model, plan_engine
+from cluster.ray_env import ray_environment
+from cluster.redis_check import check_redis
+from cluster.redis_server import RedisServer, RedisServerError
+from cluster.run_dir import RunDir, RunDirBusy
+from cluster.serve_command import SETTINGS_VARIABLE
+from cluster.settings import ServeSettings, root_secret
+from cluster.spec import ClusterSpec
+from cluster.stages import Stages, StartError
+from cluster.start_reports import StageReport, StartReports
+from cluster.supervisor import adopt_orphans, sweep_descendants
+from engine.config import EngineConfig
+from tenants.bootstrap import BootstrapError, ensure_demo
+from tenants.redis_client import connect
+from tenants.store import StoreUnavailable
+from tenants.store_redis import RedisTenantStore
+
+START_TIMEOUT_S = 600.0
+MAX_ANSWER_S = 600.0
+DRAIN_LIMIT_S = 30.0
+POLL_S = 0.1
+OBJECT_STORE_BYTES = 80 * 2**20
+"""Ray's smallest object store: tokens travel in calls, nothing of ours is stored."""
+
+
+class Interrupted(Exception):
+    """The operator asked for a stop while the cluster was starting."""
+
+
+class Launcher:
+    """Owns the run directory, Redis and Ray, from `start` to `stop`."""
+
+    def __init__(self, settings: ServeSettings, console: Console) -> None:
+        self._settings = settings
+        self._console = console
+        self.stages = Stages(console, time.monotonic)
+        self._run_dir: RunDir | None = None
+        self._redis: RedisServer | None = None
+        self._is_deployed = False
+        self.is_ready = False
+
+    def start(self) -> None:
+        """Raises `StartError`."""
+        settings = self._settings
+        with self.stages.stage("environment") as detail:
+            check_port(settings.host, settings.port)
+            check_state_dir(settings.state_dir)
+            source = open_model(settings)
+            engine, dtype, warning = plan_engine(settings, source)
+            check_memory(settings, source, dtype)
+            self._run_dir = self._claim_run_dir()
+            root_secret(settings.state_dir)
+            detail(f"{source.served_name}, {dtype}, context {engine.max_model_len}")
+        if warning:
+            self._warn(warning)
+        with self.stages.stage("Redis") as detail:
+            redis_url = self._open_redis()
+            detail("started" if self._redis else "joined")
+        spec = self._spec(engine, dtype, settings.served_model_name or source.served_name, redis_url)
+        with self.stages.stage("Ray"):
+            self._start_ray(spec)
+            self._deploy(spec)
+        self._await_replicas(spec)
+        with self.stages.stage("ready"):
+            self._await_ready()
+        self._console.print(f"Ready after {self.stages.elapsed_s:.1f} s.")
+        self.is_ready = True
+        _greet(self._console, self.address, settings, spec.served_name)
+
+    def _warn(self, warning: str) -> None:
+        self._console.print(f"  [yellow]warning: {warning}[/yellow]", soft_wrap=True)
+
+    def _claim_run_dir(self) -> RunDir:
+        try:
+            return RunDir.claim(self._settings.state_dir)
+        except RunDirBusy:
+            raise StartError(
+                f"another cluster runs on --state-dir {self._settings.state_dir}",
+                "stop it, or choose another --state-dir",
+            ) from None
+
+    def _open_redis(self) -> str:
+        """Starts Redis or joins the given one; makes the demo and admin keys where they are missing."""
+        settings = self._settings
+        assert self._run_dir is not None
+        try:
+            if settings.redis_url is None:
+                self._redis = RedisServer.start(settings.state_dir, self._run_dir.path)
+                url = self._redis.url
+            else:
+                url = settings.redis_url
+                for warning in check_redis(url).warnings:
+                    self._warn(warning)
+            asyncio.run(_seed_record(url, settings.state_dir))
+        except (RedisServerError, StoreUnavailable) as error:
+            raise StartError(str(error), "start Redis ≥ 6.2 there, or leave --redis-url away") from None
+        except BootstrapError as error:
+            raise StartError(str(error), "use the HEADRACE_SECRET or --state-dir of then") from None
+        return url
+
+    def _spec(self, engine: EngineConfig, dtype: str, served_name: str, redis_url: str) -> ClusterSpec:
+        assert self._run_dir is not None
+        settings = self._settings.model_copy(update={"state_dir": self._settings.state_dir.resolve()})
+        return ClusterSpec(
+            settings=settings,
+            engine=engine,
+            dtype=dtype,
+            served_name=served_name,
+            redis_url=redis_url,
+            cluster_id=secrets.token_hex(8),
+            run_path=self._run_dir.path,
+            threads_per_replica=max(1, (os.cpu_count() or 1) // settings.replicas),
+        )
+
+    def _start_ray(self, spec: ClusterSpec) -> None:
+        assert self._run_dir is not None
+        os.environ.update(ray_environment(self._run_dir, os.environ))
+        _send_stderr_to(self._run_dir.path / "launch.log")
+        import ray
+        from ray import serve
+
+        settings = self._settings
+        ray.init(
+            address="local",
+            num_cpus=max(os.cpu_count() or 1, settings.replicas + settings.gateways),
+            num_gpus=settings.replicas if settings.device == "cuda" else 0,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            namespace="headrace",
+            _temp_dir=str(self._run_dir.ray),
+        )
+        serve.start(
+            http_options=serve.HTTPOptions(host=settings.host, port=settings.port),
+            proxy_location="HeadOnly",
+        )
+
+    def _deploy(self, spec: ClusterSpec) -> None:
+        from ray import serve
+        from ray.serve.api import RunTarget
+
+        from cluster.application import build_application
+
+        target = RunTarget(build_application(spec, MAX_ANSWER_S), name="headrace", route_prefix="/")
+        serve.run_many([target], wait_for_applications_running=False)
+        self._is_deployed = True
+
+    def _await_replicas(self, spec: ClusterSpec) -> None:
+        """Shows each stage once the last replica has passed it. Raises `StartError` for one that failed."""
+        names = [] if spec.settings.model.startswith("tape:") else ["weights", "KV pool", "warm-up"]
+        reports = StartReports(spec.redis_url, spec.cluster_id)
+        passed: dict[str, list[StageReport]] = {name: [] for name in names}
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for name in names:
+            self.stages.current = name
+            with self._console.status(f"{name} …"):
+                while len(passed[name]) < spec.settings.replicas:
+                    self._collect(reports, passed)
+                    if time.monotonic() > deadline:
+                        raise StartError(f"not done after {START_TIMEOUT_S:.0f} s", "see the replicas' logs")
+                    time.sleep(POLL_S)
+            slowest = max(passed[name], key=lambda report: report.seconds)
+            self.stages.done(name, slowest.seconds, slowest.detail)
+
+    def _collect(self, reports: StartReports, passed: dict[str, list[StageReport]]) -> None:
+        for report in reports.pop_all():
+            if report.error is not None:
+                raise StartError(report.error, report.remedy)
+            passed[report.stage].append(report)
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(f"{self.address}/ready"):
+            self._raise_if_deploy_failed()
+            if time.monotonic() > deadline:
+                raise StartError(f"not ready after {START_TIMEOUT_S:.0f} s", "see the log files")
+            time.sleep(POLL_S)
+
+    def _raise_if_deploy_failed(self) -> None:
+        from ray import serve
+        from ray.serve.schema import ApplicationStatus
+
+        application = serve.status().applications.get("headrace")
+        if application is not None and application.status == ApplicationStatus.DEPLOY_FAILED:
+            raise StartError(application.message.strip().splitlines()[-1][:300], "see the log files")
+
+    def check(self) -> None:
+        """Raises `StartError` if what was started has ended by itself."""
+        if self._redis is not None and not self._redis.is_running:
+            self._console.print(
+                "[bold red]Redis has ended[/bold red]; keys cannot be checked until a restart"
+            )
+            self._redis = None
+
+    @property
+    def address(self) -> str:
+        host = self._settings.host
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        return f"http://{shown}:{self._settings.port}"
+
+    def stop(self) -> None:
+        """Drains, then takes everything down that `start` brought up. Safe after a failed start."""
+        if "ray" in sys.modules:
+            self._stop_ray()
+        if self._redis is not None:
+            self._redis.stop()
+        sweep_descendants(grace_s=2)
+        if self._run_dir is not None:
+            self._run_dir.release()
+
+    def _stop_ray(self) -> None:
+        import ray
+        from ray import serve
+
+        if not ray.is_initialized():
+            return
+        if self._is_deployed:
+            self._drain()
+        serve.shutdown()
+        ray.shutdown()
+
+    def _drain(self) -> None:
+        from cluster.application import drain_gateways
+
+        with self._console.status("draining …"):
+            try:
+                left = drain_gateways(DRAIN_LIMIT_S)
+            except Exception as error:  # a gateway that is gone must not keep the rest from stopping
+                self._console.print(f"drain failed: {type(error).__name__}: {error}")
+                return
+        if left:
+            self._console.print(f"{left} request(s) were cut off at the drain limit of {DRAIN_LIMIT_S:.0f} s")
+
+
+def _send_stderr_to(path: Path) -> None:
+    """Ray writes about its own workers there, harmless and long; people read the stages on stdout."""
+    with open(path, "ab") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+
+
+async def _seed_record(redis_url: str, state_dir: Path) -> None:
+    client = connect(redis_url)
+    try:
+        await ensure_demo(RedisTenantStore(client), root_secret(state_dir), state_dir, time.time())
+    finally:
+        await client.aclose()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _greet(console: Console, address: str, settings: ServeSettings, served_name: str) -> None:
+    """The address, the keys' files and a line to paste."""
+    body = json.dumps({"model": served_name, "messages": [{"role": "user", "content": "Say hello."}]})
+    key = settings.state_dir / "demo.key"
+    console.print(
+        f"""
+Serving {served_name} at {address}
+Key: {key}   admin key: {settings.state_dir / "admin.key"}
+
+  curl {address}/v1/chat/completions -H "Authorization: Bearer $(cat {key})" \\
+    -H "Content-Type: application/json" -d '{body}'
+
+Ctrl-C drains and stops; a second one stops at once.""",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _fail(console: Console, stage: str, error: StartError) -> int:
+    console.print(f"[bold red]failed[/bold red] in stage {stage}: ", end="")
+    console.print(f"{error.message}\n  remedy: {error.remedy}", markup=False, soft_wrap=True)
+    return 2
+
+
+def main() -> int:
+    """Exit status: 0 after a stop that was asked for, 2 if the start failed."""
+    adopt_orphans()
+    settings = ServeSettings.model_validate_json(os.environ.pop(SETTINGS_VARIABLE))
+    console = Console(highlight=False)
+    asked = threading.Event()
+    launcher = Launcher(settings, console)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        if not launcher.is_ready:
+            raise Interrupted
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    try:
+        launcher.start()
+        while not asked.wait(timeout=0.5):
+            launcher.check()
+        return 0
+    except Interrupted:
+        console.print("stopped while starting")
+        return 0
+    except StartError as error:
+        return _fail(console, launcher.stages.current, error)
+    except Exception as error:
+        traceback.print_exc()
+        reason = str(error).strip().splitlines() or [""]
+        message = f"{type(error).__name__}: {reason[-1][:300]}"
+        run = settings.state_dir / "run"
+        remedy = f"see {run}/launch.log and {run}/ray/session_latest/logs"
+        return _fail(console, launcher.stages.current, StartError(message, remedy))
+    finally:
+        launcher.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

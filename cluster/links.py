@@ -1,0 +1,289 @@
+"""A gateway's links to its replicas: who is there, how loaded, and whose tokens go where.
+
+`Links` is the one owner of every link's state and of the inboxes of running requests. One task a
+replica follows its `attach` stream; a stream that breaks, stays silent or skips an output index is
+a dead link: its requests fail with `LinkDown`, and it gets no work until it has said hello again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from cluster.link import (
+    SUSPECT_AFTER_S,
+    Counters,
+    Hello,
+    LinkDown,
+    LinkMessage,
+    SubmitReply,
+    TokenLink,
+)
+from cluster.routing import ReplicaLoad
+from engine.request import Request, RequestOutput
+
+log = logging.getLogger("headrace.gateway")
+
+DEAD_AFTER_S = 5.0
+"""A link silent for this long is given up and attached anew."""
+MIN_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
+
+
+class TokenInbox:
+    """The outputs of one running request, in order, once each.
+
+    Iterating ends after the output that finishes the request; raises `LinkDown` if the link dies first.
+    """
+
+    def __init__(self, request: Request, replica_id: str) -> None:
+        self.request_id = request.request_id
+        self.replica_id = replica_id
+        self._next_index = len(request.output_token_ids)
+        self._outputs: asyncio.Queue[RequestOutput | LinkDown] = asyncio.Queue()
+
+    def put(self, output: RequestOutput) -> None:
+        """Drops indices that are already here. Raises `LinkDown` on a gap."""
+        if output.first_output_index > self._next_index:
+            raise LinkDown(f"tokens {self._next_index} to {output.first_output_index - 1} were lost")
+        seen = self._next_index - output.first_output_index
+        if seen and output.token_ids:
+            output = _without_first(output, seen)
+        self._next_index += len(output.token_ids)
+        self._outputs.put_nowait(output)
+
+    def fail(self, reason: LinkDown) -> None:
+        self._outputs.put_nowait(reason)
+
+    async def get(self) -> RequestOutput:
+        item = await self._outputs.get()
+        if isinstance(item, LinkDown):
+            raise item
+        return item
+
+
+def _without_first(output: RequestOutput, count: int) -> RequestOutput:
+    return RequestOutput(
+        request_id=output.request_id,
+        attempt=output.attempt,
+        sibling=output.sibling,
+        first_output_index=output.first_output_index + count,
+        token_ids=output.token_ids[count:],
+        finish_reason=output.finish_reason,
+        error_code=output.error_code,
+        num_cached_tokens=output.num_cached_tokens,
+        timing=output.timing,
+    )
+
+
+class _Link:
+    """State of one replica's link. Only `Links` touches it."""
+
+    def __init__(self, replica_id: str, calls: TokenLink) -> None:
+        self.replica_id = replica_id
+        self.calls = calls
+        self.hello: Hello | None = None
+        self.counters: Counters | None = None
+        self.last_heard = float("-inf")
+        self.is_leaving = False
+        self.in_flight: dict[str, int] = {}
+        self.acknowledged: set[str] = set()
+        self.inboxes: dict[str, TokenInbox] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.emptied: asyncio.Event | None = None
+        """Set once the last request of a leaving replica has ended."""
+
+    def load(self) -> ReplicaLoad:
+        counters = self.counters
+        return ReplicaLoad(
+            replica_id=self.replica_id,
+            queued_tokens=counters.queued_tokens if counters else 0,
+            in_flight_tokens=sum(self.in_flight.values()),
+            num_running=counters.requests_running + counters.requests_waiting if counters else 0,
+        )
+
+
+class Links:
+    """`connect(replica_id)` makes the calls to one replica; `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        connect: Callable[[str], TokenLink],
+        clock: Callable[[], float],
+        on_discarded: Callable[[int], None] = lambda tokens: None,
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._on_discarded = on_discarded
+        self._links: dict[str, _Link] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+
+    # --- who is there ----------------------------------------------------------------------
+
+    def set_replicas(self, replica_ids: frozenset[str]) -> None:
+        """The replicas that the router lists now. One that left gets no new work and ends its running."""
+        for link in self._links.values():
+            if link.replica_id not in replica_ids and not link.is_leaving:
+                link.is_leaving = True
+                self._start_chore(self._finish(link))
+        for replica_id in replica_ids - self._links.keys():
+            link = _Link(replica_id, self._connect(replica_id))
+            link.task = asyncio.ensure_future(self._follow(link))
+            self._links[replica_id] = link
+
+    def candidates(self) -> list[ReplicaLoad]:
+        """Replicas that can take work: said hello and were heard within `SUSPECT_AFTER_S`."""
+        now = self._clock()
+        return [
+            link.load()
+            for link in self._links.values()
+            if link.hello is not None and not link.is_leaving and now - link.last_heard <= SUSPECT_AFTER_S
+        ]
+
+    def hello(self, replica_id: str) -> Hello:
+        """Raises `LinkDown` if the replica is not linked."""
+        hello = self._links[replica_id].hello if replica_id in self._links else None
+        if hello is None:
+            raise LinkDown(f"replica {replica_id} is not linked")
+        return hello
+
+    def states(self) -> dict[str, Counters]:
+        """Last counters by replica, for gauges."""
+        return {link.replica_id: link.counters for link in self._links.values() if link.counters}
+
+    async def close(self) -> None:
+        """Ends every link at once; what still runs fails with `LinkDown`."""
+        tasks = [link.task for link in self._links.values() if link.task is not None]
+        for task in (*tasks, *self._chores):
+            task.cancel()
+        await asyncio.gather(*tasks, *self._chores, return_exceptions=True)
+        for link in self._links.values():
+            self._take_down(link, LinkDown("the gateway is closing"))
+        self._links.clear()
+
+    # --- requests --------------------------------------------------------------------------
+
+    async def submit(
+        self, replica_id: str, request: Request, uncached_tokens: int
+    ) -> TokenInbox | SubmitReply:
+        """The request's inbox, or the reply that refuses it. Raises `LinkDown`.
+
+        Unless an inbox is returned, nothing stays taken: a call whose fate is unknown (timed out,
+        cancelled) is followed by an abort, which the replica remembers if it comes first.
+        """
+        self.hello(replica_id)
+        link = self._links[replica_id]
+        inbox = TokenInbox(request, replica_id)
+        link.inboxes[request.request_id] = inbox
+        link.in_flight[request.request_id] = uncached_tokens
+        try:
+            reply = await link.calls.submit(request)
+        except BaseException:
+            self._drop(link, request.request_id)
+            self._start_chore(self._send_abort(link, request.request_id))
+            raise
+        if not reply.accepted:
+            self._drop(link, request.request_id)
+            return reply
+        link.acknowledged.add(request.request_id)
+        return inbox
+
+    def abort(self, inbox: TokenInbox) -> None:
+        """Stops a request, whatever its state; its inbox hears nothing more. Safe to repeat."""
+        link = self._links.get(inbox.replica_id)
+        if link is not None and self._drop(link, inbox.request_id):
+            self._start_chore(self._send_abort(link, inbox.request_id))
+
+    async def _send_abort(self, link: _Link, request_id: str) -> None:
+        with suppress(LinkDown):
+            await link.calls.abort((request_id,))
+
+    def _drop(self, link: _Link, request_id: str) -> bool:
+        link.in_flight.pop(request_id, None)
+        link.acknowledged.discard(request_id)
+        had = link.inboxes.pop(request_id, None) is not None
+        if link.emptied is not None and not link.inboxes:
+            link.emptied.set()
+        return had
+
+    def _start_chore(self, work: Coroutine[None, None, None]) -> None:
+        """Work that must outlive the request that asked for it, cancelled client or not."""
+        task = asyncio.ensure_future(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    # --- one link --------------------------------------------------------------------------
+
+    async def _follow(self, link: _Link) -> None:
+        backoff = MIN_BACKOFF_S
+        while True:
+            reason = await self._read_until_broken(link)
+            if link.hello is not None:
+                backoff = MIN_BACKOFF_S
+                log.warning("link to replica %s is down: %s", link.replica_id, reason)
+            self._take_down(link, reason)
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, MAX_BACKOFF_S)
+
+    async def _read_until_broken(self, link: _Link) -> LinkDown:
+        stream = link.calls.attach()
+        try:
+            while True:
+                async with asyncio.timeout(DEAD_AFTER_S):
+                    message = await anext(stream)
+                link.last_heard = self._clock()
+                self._receive(link, message)
+        except TimeoutError:
+            return LinkDown(f"silent for {DEAD_AFTER_S} s")
+        except StopAsyncIteration:
+            return LinkDown("the replica ended the stream")
+        except LinkDown as reason:
+            return reason
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                with suppress(LinkDown):
+                    await close()
+
+    def _receive(self, link: _Link, message: LinkMessage) -> None:
+        if isinstance(message, Hello):
+            link.hello = message
+            return
+        link.counters = message.counters
+        self._forget_reported(link)
+        for output in message.outputs:
+            inbox = link.inboxes.get(output.request_id)
+            if inbox is None:
+                self._on_discarded(len(output.token_ids))
+                continue
+            inbox.put(output)
+            if output.finish_reason is not None:
+                self._drop(link, output.request_id)
+
+    def _forget_reported(self, link: _Link) -> None:
+        """What was routed is in the replica's own counters from the first message after its reply on."""
+        for request_id in link.acknowledged:
+            link.in_flight.pop(request_id, None)
+        link.acknowledged.clear()
+
+    def _take_down(self, link: _Link, reason: LinkDown) -> None:
+        link.hello = None
+        link.counters = None
+        link.in_flight.clear()
+        link.acknowledged.clear()
+        for request_id, inbox in tuple(link.inboxes.items()):
+            self._drop(link, request_id)
+            inbox.fail(reason)
+
+    async def _finish(self, link: _Link) -> None:
+        """A replica that left the list: its running requests end there, then the stream is closed."""
+        if link.inboxes:
+            link.emptied = asyncio.Event()
+            await link.emptied.wait()
+        assert link.task is not None
+        link.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await link.task
+        del self._links[link.replica_id]

@@ -1,0 +1,83 @@
+"""Builds a replica's engine, stage by stage, and tells the launcher how far it is."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+
+from cluster.link import Hello
+from cluster.spec import ClusterSpec
+from cluster.start_reports import StageReport, StartReports
+from engine.block_hash import model_root
+from engine.core import EngineCore
+from engine.executor import Executor
+from engine.loading.source import ModelError, ModelSource, resolve_model
+from engine.policy import FirstComeFirstServed
+from engine.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class LoadedEngine:
+    core: EngineCore
+    hello: Hello
+
+
+def load_engine(spec: ClusterSpec, replica_id: str) -> LoadedEngine:
+    """Loads weights, takes the KV pool and warms up. A failure is reported, then raised."""
+    reports = StartReports(spec.redis_url, spec.cluster_id)
+    try:
+        return _load(spec, replica_id, reports)
+    except Exception as error:
+        message, remedy = _explain(error)
+        reports.push(StageReport(replica_id, "replica", 0.0, error=message, remedy=remedy))
+        raise
+
+
+def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEngine:
+    source = resolve_model(spec.settings.model)
+    executor = _executor(spec, source, replica_id, reports)
+    scheduler = Scheduler(spec.engine, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
+    core = EngineCore(scheduler, executor, time.monotonic)
+    hello = Hello(
+        replica_id=replica_id,
+        incarnation=secrets.randbits(32),
+        model_id=source.config.model_id,
+        revision=source.config.revision,
+        hash_root=model_root(source.config, kv_dtype=spec.dtype),
+        block_size=spec.engine.block_size,
+        max_model_len=spec.engine.max_model_len,
+        max_num_seqs=spec.engine.max_num_seqs,
+        num_blocks=spec.engine.num_blocks,
+    )
+    return LoadedEngine(core, hello)
+
+
+def _executor(spec: ClusterSpec, source: ModelSource, replica_id: str, reports: StartReports) -> Executor:
+    if source.tape is not None:
+        from engine.tape import TapeExecutor
+
+        return TapeExecutor(source.tape, num_blocks=spec.engine.num_blocks, block_size=spec.engine.block_size)
+    from engine.torch_executor import TorchExecutor
+
+    with reports.stage(replica_id, "weights", time.monotonic) as detail:
+        executor = TorchExecutor(
+            source, device=spec.settings.device, dtype=spec.dtype, num_threads=spec.threads_per_replica
+        )
+        detail(f"{source.config.model_id}, {spec.dtype}")
+    with reports.stage(replica_id, "KV pool", time.monotonic) as detail:
+        executor.allocate_kv(spec.engine.num_blocks, spec.engine.block_size)
+        detail(f"{spec.engine.num_blocks} blocks of {spec.engine.block_size} tokens")
+    with reports.stage(replica_id, "warm-up", time.monotonic):
+        executor.warm_up(spec.engine)
+    return executor
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    """What went wrong in one line, and the remedy."""
+    if isinstance(error, ModelError):
+        return error.message, error.remedy
+    if isinstance(error, MemoryError) or "alloc" in str(error).lower():
+        return "out of memory while loading", "lower --kv-memory or --replicas"
+    first = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}: {first}"[:300], "see the replica's log in <state-dir>/run/ray"

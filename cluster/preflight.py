@@ -1,0 +1,103 @@
+"""What can be known to fail before Ray starts: the port, the model, the context, the memory.
+
+Each failure is a `StartError` with one line that says what is wrong and one that says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import psutil
+
+from cluster.settings import ServeSettings
+from cluster.stages import StartError
+from engine.config import BLOCK_SIZE, EngineConfig
+from engine.dtype import resolve_dtype
+from engine.kv_memory import kv_bytes_per_block, num_blocks_for
+from engine.loading.source import ModelError, ModelSource, check_max_model_len, resolve_model
+
+REPLICA_OVERHEAD_BYTES = 400 * 2**20
+"""What a replica's process takes beside weights and KV: Python, Ray, torch (measured 330 MiB)."""
+CLUSTER_OVERHEAD_BYTES = 900 * 2**20
+"""Ray itself, the proxy, the controller and one gateway (measured 800 MiB)."""
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises `StartError` if the front port cannot be opened."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StartError(
+                f"--host {host} --port {port} cannot be opened: {error.strerror}",
+                "stop what listens there, or choose another --port",
+            ) from None
+
+
+def open_model(settings: ServeSettings) -> ModelSource:
+    try:
+        return resolve_model(settings.model)
+    except ModelError as error:
+        raise StartError(f"--model {settings.model}: {error.message}", error.remedy) from None
+
+
+def plan_engine(settings: ServeSettings, source: ModelSource) -> tuple[EngineConfig, str, str | None]:
+    """The engine's sizes, the dtype, and a warning if the context had to be lowered to the pool."""
+    dtype = resolve_dtype(settings.dtype, settings.device)
+    block_bytes = kv_bytes_per_block(source.config, dtype)
+    try:
+        num_blocks = num_blocks_for(settings.kv_memory, block_bytes)
+        context = check_max_model_len(source.config, settings.max_model_len)
+    except ModelError as error:
+        raise StartError(error.message, error.remedy) from None
+    capacity = (num_blocks - 1) * BLOCK_SIZE
+    warning = None
+    if context > capacity:
+        if settings.max_model_len is not None:
+            enough = (-(-context // BLOCK_SIZE) + 1) * block_bytes
+            raise StartError(
+                f"--max-model-len {context} does not fit: the KV memory holds {capacity} tokens",
+                f"use --max-model-len {capacity} or less, or --kv-memory {enough} or more",
+            )
+        warning = f"context lowered from {context} to {capacity} tokens, which --kv-memory holds"
+        context = capacity
+    config = EngineConfig(
+        num_blocks=num_blocks,
+        max_model_len=context,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+    )
+    return config, dtype, warning
+
+
+def check_memory(settings: ServeSettings, source: ModelSource, dtype: str) -> None:
+    """Raises `StartError` if this machine's free memory cannot hold the replicas."""
+    if settings.device != "cpu":
+        return
+    each = source.weights_bytes(dtype) + settings.kv_memory + REPLICA_OVERHEAD_BYTES
+    needed = settings.replicas * each + CLUSTER_OVERHEAD_BYTES
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise StartError(
+            f"{settings.replicas} replica(s) need {_gib(needed)} of memory and {_gib(free)} are free",
+            "lower --kv-memory or --replicas, or use a smaller --model",
+        )
+
+
+def check_state_dir(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(
+            f"--state-dir {path} cannot be made: {error.strerror}", "choose another one"
+        ) from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise StartError(f"--state-dir {path} is not writable", "choose another one, or change its mode")
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

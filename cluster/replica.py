@@ -1,0 +1,76 @@
+"""The replica: a Ray Serve actor that holds the model and hosts the engine. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+
+from ray import serve
+
+from cluster.engine_host import EngineHost
+from cluster.engine_metrics import EngineMetrics
+from cluster.link import decode_report, decode_request, encode
+from cluster.loading import load_engine
+from cluster.spec import ClusterSpec
+
+log = logging.getLogger("headrace.replica")
+
+SWITCH_INTERVAL_S = 0.0005
+"""The engine thread holds the GIL often; at Python's 5 ms the event loop would wait 5 ms each time."""
+
+
+class Replica:
+    """One engine. Every method is called by gateways over a pinned Serve handle; payloads are msgspec bytes.
+
+    `replica` is the id that the router matched; it is here because the router reads it from the call.
+    """
+
+    async def __init__(self, spec_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
+        spec = ClusterSpec.from_json(spec_json)
+        self._replica_id = serve.get_replica_context().replica_id.unique_id
+        loop = asyncio.get_running_loop()
+        loaded = await asyncio.to_thread(load_engine, spec, self._replica_id)
+        metrics = EngineMetrics()
+        self._host = EngineHost(
+            loaded.core,
+            loaded.hello,
+            time.monotonic,
+            on_step=metrics.observe_step,
+            on_integrity_error=metrics.integrity_errors.inc,
+            on_fatal=_end_process,
+        )
+        metrics.serve(self._replica_id, spec.run_dir, lambda: self._host.counters)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.freeze()
+        self._host.start(loop)
+
+    async def submit(self, gateway_id: str, payload: bytes, *, replica: str) -> bytes:
+        return encode(self._host.submit(gateway_id, decode_request(payload)))
+
+    async def abort(self, request_ids: list[str], *, replica: str) -> bytes:
+        self._host.abort(request_ids)
+        return b""
+
+    async def report(self, gateway_id: str, payload: bytes, *, replica: str) -> bytes:
+        """Backlog and served deltas; nothing reads them until admission windows exist."""
+        decode_report(payload)
+        return b""
+
+    async def attach(self, gateway_id: str, *, replica: str) -> AsyncIterator[bytes]:
+        async for message in self._host.attach(gateway_id):
+            yield message
+
+    def check_health(self) -> None:
+        self._host.check()
+
+
+def _end_process(error: BaseException) -> None:
+    """A broken engine must not linger: Serve's replacement is the remedy, a zombie is not."""
+    log.critical("the engine failed and this replica ends: %s", type(error).__name__)
+    logging.shutdown()
+    os._exit(1)

@@ -1,0 +1,82 @@
+"""The run directory: where one running cluster keeps its sockets, Ray's session and its addresses.
+
+It is short (`/tmp/hr-<uid>/<6 hex>`): HAProxy takes a socket's path of 97 bytes at most, and Ray puts
+a node id of 56 into it. `<state-dir>/run` points to it. Its logs stay until the next start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO
+
+
+class RunDirBusy(Exception):
+    """Another cluster runs on this state directory."""
+
+
+class RunDir:
+    """Owned by one launcher at a time, by lock; what a crashed one left is removed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def claim(cls, state_dir: Path) -> RunDir:
+        """Takes the run directory of `state_dir`, empty. Raises `RunDirBusy`."""
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        base = Path("/tmp") / f"hr-{os.getuid()}"
+        _make_private(base)
+        name = blake2b(str(state_dir.resolve()).encode(), digest_size=3).hexdigest()
+        run_dir = cls(base / name)
+        run_dir._take_lock(base / f"{name}.lock")
+        shutil.rmtree(run_dir.path, ignore_errors=True)
+        run_dir.path.mkdir(mode=0o700)
+        link = state_dir / "run"
+        link.unlink(missing_ok=True)
+        link.symlink_to(run_dir.path)
+        return run_dir
+
+    def _take_lock(self, path: Path) -> None:
+        self._lock = open(path, "a")  # noqa: SIM115  held for the life of the process
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirBusy from None
+
+    @property
+    def ray(self) -> Path:
+        return self.path / "ray"
+
+    @property
+    def haproxy(self) -> Path:
+        return self.path / "h"
+
+    def add_target(self, metrics_address: str, labels: dict[str, str]) -> None:
+        """Puts one process into `targets.json`, in Prometheus' file_sd format, under a lock, atomically."""
+        path = self.path / "targets.json"
+        with open(self.path / "targets.lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            targets = json.loads(path.read_text()) if path.exists() else []
+            targets.append({"targets": [metrics_address], "labels": labels})
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps(targets, indent=1))
+            fresh.replace(path)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _make_private(path: Path) -> None:
+    """A directory in /tmp that only we can write; refuses one that somebody else put there."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{path} is not a private directory of this user")

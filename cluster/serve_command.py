@@ -1,0 +1,57 @@
+"""`headrace serve`: reads the settings, then supervises the launcher that starts the cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from cluster.settings import ServeSettings
+from cluster.supervisor import supervise
+
+SETTINGS_VARIABLE = "HEADRACE_LAUNCH_SETTINGS"
+"""How the launcher gets its settings from the supervisor, as JSON."""
+
+
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """One `--flag` for each field of `ServeSettings`; types and defaults stay with the model."""
+    for name, field in reversed(ServeSettings.model_fields.items()):
+        default = "" if field.default is None else f"  [default: {field.default}]"
+        flag = f"--{name.replace('_', '-')}"
+        command = click.option(flag, name, help=f"{field.description}{default}")(command)
+    return command
+
+
+@click.command(epilog="Every option is also read from HEADRACE_<NAME>, for example HEADRACE_PORT.")
+@settings_options
+def serve(**flags: str | None) -> None:
+    """Start a cluster on this machine and serve until Ctrl-C.
+
+    \b
+    Examples:
+      headrace serve
+      headrace serve --model tape: --replicas 2 --gateways 2
+      headrace serve --model model.gguf --dtype float32 --kv-memory 2G
+    """
+    try:
+        settings = ServeSettings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]  # pydantic converts
+    except ValidationError as error:
+        for line in _explain(error):
+            click.echo(f"headrace serve: {line}", err=True)
+        sys.exit(2)
+    command = [sys.executable, "-m", "cluster.launch"]
+    sys.exit(supervise(command, os.environ | {SETTINGS_VARIABLE: settings.model_dump_json()}))
+
+
+def _explain(error: ValidationError) -> list[str]:
+    """One line a fault, naming the flag."""
+    lines = []
+    for fault in error.errors():
+        flag = f"--{str(fault['loc'][0]).replace('_', '-')}: " if fault["loc"] else ""
+        given = f" (given: {fault['input']!r})" if fault["loc"] else ""
+        lines.append(f"{flag}{fault['msg'].removeprefix('Value error, ')}{given}")
+    return lines

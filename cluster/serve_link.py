@@ -1,0 +1,72 @@
+"""`TokenLink` over a Ray Serve handle: every call is pinned to one replica, bounded, and then cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from cluster.link import (
+    CALL_TIMEOUT_S,
+    LinkDown,
+    LinkMessage,
+    Report,
+    SubmitReply,
+    decode_message,
+    decode_reply,
+    encode,
+)
+from cluster.replica_registry import ReplicaGone
+from engine.request import Request
+
+_GONE = (RayError, RayServeException, ReplicaGone)
+
+
+class ServeLink:
+    """One gateway's calls to one replica."""
+
+    def __init__(self, handle: DeploymentHandle, gateway_id: str, replica_id: str) -> None:
+        self._handle = handle
+        self._gateway_id = gateway_id
+        self._replica_id = replica_id
+
+    async def submit(self, request: Request) -> SubmitReply:
+        return decode_reply(await self._call("submit", self._gateway_id, encode(request)))
+
+    async def abort(self, request_ids: tuple[str, ...]) -> None:
+        await self._call("abort", list(request_ids))
+
+    async def report(self, report: Report) -> None:
+        await self._call("report", self._gateway_id, encode(report))
+
+    async def attach(self) -> AsyncIterator[LinkMessage]:
+        stream = self._handle.options(stream=True).attach.remote(self._gateway_id, replica=self._replica_id)
+        try:
+            async for data in stream:
+                yield decode_message(data)
+        except _GONE as error:
+            raise LinkDown(_reason(error)) from None
+        finally:
+            stream.cancel()
+
+    async def _call(self, method: str, *args: Any) -> bytes:
+        response = getattr(self._handle, method).remote(*args, replica=self._replica_id)
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                result = await response
+        except TimeoutError:
+            response.cancel()
+            raise LinkDown(f"{method} got no answer within {CALL_TIMEOUT_S} s") from None
+        except _GONE as error:
+            raise LinkDown(_reason(error)) from None
+        assert isinstance(result, bytes)
+        return result
+
+
+def _reason(error: Exception) -> str:
+    """One line; Ray's messages hold whole tracebacks."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]

@@ -1,0 +1,57 @@
+"""How replicas tell the launcher which stage of their start they have passed, or failed.
+
+A list in Redis, because a replica may start on another node than the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import redis
+
+_KEY = "headrace:start:{}"
+_TTL_S = 3600
+
+
+class StageReport(msgspec.Struct, frozen=True):
+    """One stage that one replica has passed (`error` None) or failed in."""
+
+    replica_id: str
+    stage: str
+    seconds: float
+    detail: str = ""
+    error: str | None = None
+    remedy: str = ""
+
+
+class StartReports:
+    """`cluster_id` tells this start from earlier ones on the same Redis. Raises `redis.RedisError`."""
+
+    def __init__(self, redis_url: str, cluster_id: str) -> None:
+        self._redis = redis.Redis.from_url(redis_url, socket_timeout=5, socket_connect_timeout=5)
+        self._key = _KEY.format(cluster_id)
+
+    def push(self, report: StageReport) -> None:
+        with self._redis.pipeline() as pipeline:
+            pipeline.rpush(self._key, msgspec.json.encode(report))
+            pipeline.expire(self._key, _TTL_S)
+            pipeline.execute()
+
+    def pop_all(self) -> list[StageReport]:
+        with self._redis.pipeline() as pipeline:
+            pipeline.lrange(self._key, 0, -1)
+            pipeline.delete(self._key)
+            rows, _ = pipeline.execute()
+        return [msgspec.json.decode(row, type=StageReport) for row in rows]
+
+    @contextmanager
+    def stage(
+        self, replica_id: str, name: str, clock: Callable[[], float]
+    ) -> Iterator[Callable[[str], None]]:
+        """Reports the stage when it has passed; the yielded function sets its detail."""
+        begun = clock()
+        details: list[str] = []
+        yield details.append
+        self.push(StageReport(replica_id, name, clock() - begun, "; ".join(details)))

@@ -1,0 +1,249 @@
+"""The engine host: the real core and thread on a tape, read as a gateway would."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+import pytest
+
+from cluster.engine_host import EngineDead, EngineHost
+from cluster.link import Counters, Hello, StepMessage, SubmitReply, decode_message
+from engine.core import EngineCore
+from engine.policy import FirstComeFirstServed
+from engine.request import RequestOutput
+from engine.scheduler import Scheduler
+from engine.step import StepPlan
+from engine.tape import TapeExecutor, TapeSpec
+from tests.builders import BLOCK_SIZE, EOS, make_config, make_request
+
+HELLO = Hello("replica", 1, "tape", "r1", b"root", BLOCK_SIZE, 10_000, 32, 101)
+ANSWER = (10, 11, 12)
+REFUSED = SubmitReply(accepted=False, code="empty_prompt", message="prompt must hold at least one token")
+
+
+class GatedTape(TapeExecutor):
+    """Each step waits until the test lets it pass."""
+
+    def __init__(self, answer: Sequence[int], num_blocks: int) -> None:
+        super().__init__(TapeSpec({"*": tuple(answer)}), num_blocks=num_blocks, block_size=BLOCK_SIZE)
+        self.gate = threading.Semaphore(0)
+        self.failure: BaseException | None = None
+
+    def submit(self, plan: StepPlan):  # type: ignore[no-untyped-def]
+        self.gate.acquire()
+        if self.failure is not None:
+            raise self.failure
+        return super().submit(plan)
+
+    def open(self, steps: int = 1_000_000) -> None:
+        self.gate.release(steps)
+
+
+class Rig:
+    def __init__(self, **sizes: int) -> None:
+        config = make_config(**sizes)
+        self.tape = GatedTape(ANSWER, config.num_blocks)
+        scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=[EOS])
+        self.fatal: list[BaseException] = []
+        core = EngineCore(scheduler, self.tape, time.monotonic)
+        self.host = EngineHost(core, HELLO, time.monotonic, on_fatal=self.fatal.append)
+        self.host.start(asyncio.get_running_loop())
+
+    async def attach(self, gateway_id: str) -> Stream:
+        stream = Stream(self.host.attach(gateway_id))
+        assert await stream.next() == HELLO
+        return stream
+
+
+class Stream:
+    """One attach stream, read to what the test waits for."""
+
+    def __init__(self, messages: AsyncIterator[bytes]) -> None:
+        self._messages = messages
+
+    async def next(self) -> Hello | StepMessage:
+        async with asyncio.timeout(10):
+            return decode_message(await anext(self._messages))
+
+    async def read_to_end(self) -> None:
+        with suppress(StopAsyncIteration):
+            while True:
+                await self.next()
+
+    async def outputs(self, request_id: str) -> list[RequestOutput]:
+        """All outputs of a request, to its finish."""
+        outputs: list[RequestOutput] = []
+        while not outputs or outputs[-1].finish_reason is None:
+            message = await self.next()
+            assert isinstance(message, StepMessage)
+            outputs += [output for output in message.outputs if output.request_id == request_id]
+        return outputs
+
+    async def counters_where_idle(self) -> Counters:
+        """Reads until the engine has nothing left; fails by the test's timeout if that never comes."""
+        while True:
+            message = await self.next()
+            if isinstance(message, StepMessage):
+                counters = message.counters
+                if (counters.requests_running, counters.requests_waiting, counters.blocks_in_use) == (
+                    0,
+                    0,
+                    0,
+                ):
+                    return counters
+
+    async def close(self) -> None:
+        await self._messages.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.tape.open()
+    await asyncio.to_thread(rig.host.stop)
+
+
+def tokens(outputs: list[RequestOutput]) -> tuple[int, ...]:
+    return tuple(token for output in outputs for token in output.token_ids)
+
+
+async def test_a_request_s_tokens_come_back_in_order_with_one_finish(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    assert rig.host.submit("g", make_request("r", max_tokens=9)) == SubmitReply(accepted=True)
+    rig.tape.open()
+    outputs = await stream.outputs("r")
+    assert tokens(outputs) == (*ANSWER, EOS)
+    assert [output.first_output_index for output in outputs] == [0, 1, 2, 3]
+    assert [output.finish_reason for output in outputs] == [None, None, None, "stop"]
+
+
+async def test_one_step_is_one_message_with_all_of_a_gateway_s_tokens(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    for name in ("a", "b"):
+        rig.host.submit("g", make_request(name))
+    rig.tape.open(1)
+    message = await stream.next()
+    assert isinstance(message, StepMessage)
+    assert sorted(output.request_id for output in message.outputs) == ["a", "b"]
+
+
+async def test_each_gateway_hears_its_own_requests_only(rig: Rig) -> None:
+    first, second = await rig.attach("g1"), await rig.attach("g2")
+    rig.host.submit("g1", make_request("a"))
+    rig.host.submit("g2", make_request("b"))
+    rig.tape.open()
+    assert tokens(await first.outputs("a")) == tokens(await second.outputs("b"))
+    assert await first.counters_where_idle()
+
+
+async def test_what_never_fits_is_refused_at_once_while_a_step_is_stuck(rig: Rig) -> None:
+    await rig.attach("g")
+    rig.host.submit("g", make_request("a"))
+    assert rig.host.submit("g", make_request("b", prompt=[])) == REFUSED
+
+
+async def test_an_idle_link_is_heard_from(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    message = await stream.next()
+    assert isinstance(message, StepMessage)
+    assert message.outputs == ()
+    assert message.counters.blocks_total == 100
+
+
+async def test_an_abort_frees_the_blocks_and_tells_the_end(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    rig.host.submit("g", make_request("r", prompt=40, max_tokens=50))
+    rig.tape.open(1)
+    assert (await stream.next()).outputs[0].token_ids == (10,)  # type: ignore[union-attr]
+    rig.host.abort(["r"])
+    rig.tape.open()
+    assert (await stream.outputs("r"))[-1].finish_reason == "abort"
+    await stream.counters_where_idle()
+
+
+async def test_an_abort_that_comes_before_its_submit_is_remembered(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    rig.host.abort(["r"])
+    rig.host.submit("g", make_request("r"))
+    rig.host.submit("g", make_request("other"))
+    rig.tape.open()
+    assert tokens(await stream.outputs("other"))
+    counters = await stream.counters_where_idle()
+    assert counters.requests_running == 0
+
+
+async def test_a_gateway_that_attaches_anew_starts_with_nothing_running(rig: Rig) -> None:
+    old = await rig.attach("g")
+    rig.host.submit("g", make_request("r", max_tokens=50))
+    rig.tape.open(1)
+    await old.next()
+    new = await rig.attach("g")
+    rig.tape.open()
+    await old.read_to_end()
+    await new.counters_where_idle()
+
+
+async def test_a_broken_stream_s_requests_are_aborted_after_the_grace(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.engine_host.REATTACH_GRACE_S", 0.01)
+    gone, watching = await rig.attach("g"), await rig.attach("w")
+    rig.host.submit("g", make_request("r", max_tokens=50, ignore_eos=True))
+    rig.tape.open(1)
+    await gone.next()
+    await gone.close()
+    for _ in range(20):  # far fewer steps than the request would take to its end
+        rig.tape.open(1)
+        message = await watching.next()
+        assert isinstance(message, StepMessage)
+        if message.counters.blocks_in_use == 0:
+            return
+    pytest.fail("the request of the gateway that is gone still runs")
+
+
+async def test_a_gateway_that_does_not_read_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.engine_host.MAX_UNREAD_MESSAGES", 2)
+    slow, reader = await rig.attach("slow"), await rig.attach("reader")
+    for name in ("a", "b"):
+        rig.host.submit("slow", make_request(name))
+    rig.host.submit("reader", make_request("c"))
+    for _ in range(len(ANSWER) + 1):  # the reader keeps up, the slow one reads nothing
+        rig.tape.open(1)
+        await reader.next()
+    await slow.read_to_end()
+
+
+async def test_a_step_s_exception_ends_its_requests_and_the_engine_goes_on(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    rig.host.submit("g", make_request("a"))
+    rig.tape.failure = RuntimeError("planted")
+    rig.tape.open(1)
+    (output,) = await stream.outputs("a")
+    assert (output.finish_reason, output.error_code) == ("error", "engine_error")
+    rig.tape.failure = None
+    rig.host.submit("g", make_request("b", max_tokens=3))
+    rig.tape.open()
+    assert tokens(await stream.outputs("b")) == ANSWER
+
+
+async def test_a_thread_that_fails_says_so_and_takes_no_more(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    rig.host.submit("g", make_request("a"))
+    rig.tape.failure = SystemExit("planted")
+    rig.tape.open(1)
+    while not rig.fatal:
+        await stream.next()
+    assert isinstance(rig.fatal[0], SystemExit)
+    while True:
+        try:
+            rig.host.check()
+        except EngineDead:
+            break
+        await asyncio.sleep(0)
+    with pytest.raises(EngineDead):
+        rig.host.submit("g", make_request("b"))

@@ -1,0 +1,74 @@
+"""The contract with Ray's request router, on hand-written pending requests: no cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.replica_registry import ReplicaGone, ReplicaWatch
+from cluster.router import PinnedRouter
+
+
+def replica(name: str) -> Any:
+    return SimpleNamespace(replica_id=SimpleNamespace(unique_id=name))
+
+
+def pending(pinned: str | None) -> Any:
+    kwargs = {} if pinned is None else {"replica": pinned}
+    return SimpleNamespace(
+        kwargs=kwargs,
+        future=asyncio.get_running_loop().create_future(),
+        routing_context=SimpleNamespace(should_backoff=False),
+    )
+
+
+@pytest.fixture
+def router() -> PinnedRouter:
+    return PinnedRouter.__new__(PinnedRouter)  # its constructor needs a running Serve handle
+
+
+async def test_a_pinned_call_gets_its_replica(router: PinnedRouter) -> None:
+    call, a, b = pending("b"), replica("a"), replica("b")
+    assert await router.choose_replicas([a, b], call) == [[b]]
+    assert call.future.result() is b
+
+
+async def test_two_calls_of_one_http_request_get_their_own_replicas(router: PinnedRouter) -> None:
+    first, second, a, b = pending("a"), pending("b"), replica("a"), replica("b")
+    await asyncio.gather(router.choose_replicas([a, b], first), router.choose_replicas([a, b], second))
+    assert (first.future.result(), second.future.result()) == (a, b)
+
+
+async def test_a_target_that_is_gone_fails_the_call_at_once(router: PinnedRouter) -> None:
+    call, a = pending("b"), replica("a")
+    assert await router.choose_replicas([a], call) == [[a]]
+    with pytest.raises(ReplicaGone, match="b"):
+        call.future.result()
+
+
+async def test_a_replica_that_rejected_is_chosen_again_without_a_second_result(router: PinnedRouter) -> None:
+    call, a = pending("a"), replica("a")
+    await router.choose_replicas([a], call)
+    assert await router.choose_replicas([a], call) == [[a]]
+    assert call.future.result() is a
+
+
+async def test_a_call_that_names_no_replica_backs_off(router: PinnedRouter) -> None:
+    call, a = pending(None), replica("a")
+    assert await router.choose_replicas([a], call) == [[a]]
+    assert call.routing_context.should_backoff
+    assert not call.future.done()
+
+
+async def test_the_watch_tells_changes_only_and_the_current_set_first() -> None:
+    heard: list[frozenset[str]] = []
+    watch = ReplicaWatch()
+    watch.update(["a"])
+    watch.subscribe(asyncio.get_running_loop(), heard.append)
+    watch.update(["a"])
+    watch.update(["a", "b"])
+    await asyncio.sleep(0)
+    assert heard == [frozenset({"a"}), frozenset({"a", "b"})]

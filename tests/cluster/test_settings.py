@@ -1,0 +1,70 @@
+"""Settings: flags, environment, units, bounds."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pydantic import ValidationError
+
+from cluster.serve_command import serve
+from cluster.settings import ServeSettings, root_secret
+
+
+@pytest.mark.parametrize(
+    ("given", "bytes_"), [("512M", 512 * 2**20), ("1g", 2**30), ("2048k", 2**21), ("4194304", 2**22)]
+)
+def test_memory_takes_units(given: str, bytes_: int) -> None:
+    assert ServeSettings(kv_memory=given).kv_memory == bytes_  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["1T", "-1G", "1.5G", "G", "", "lots", "1"])
+def test_nonsense_memory_is_refused(given: str) -> None:
+    with pytest.raises(ValidationError, match="kv_memory"):
+        ServeSettings(kv_memory=given)  # type: ignore[arg-type]
+
+
+def test_every_option_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_MAX_NUM_SEQS", "7")
+    monkeypatch.setenv("HEADRACE_PORT", "1234")
+    assert (ServeSettings().max_num_seqs, ServeSettings().port) == (7, 1234)
+    assert ServeSettings(port=99).port == 99
+
+
+def test_every_field_has_a_flag_and_a_help_text() -> None:
+    text = CliRunner().invoke(serve, ["--help"]).output
+    for name, field in ServeSettings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert field.description
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--port", "0"], "--port"),
+        (["--port", "65536"], "--port"),
+        (["--replicas", "0"], "--replicas"),
+        (["--dtype", "float16"], "--dtype"),
+        (["--device", "tpu"], "--device"),
+        (["--max-model-len", "1"], "--max-model-len"),
+        (["--kv-memory", "1"], "--kv-memory"),
+        (["--max-num-seqs", "64", "--max-num-batched-tokens", "32"], "max_num_batched_tokens"),
+        (["--log-level", "loud"], "--log-level"),
+    ],
+)
+def test_a_bad_flag_is_named_and_ends_with_2(arguments: list[str], named: str) -> None:
+    result = CliRunner().invoke(serve, arguments)
+    assert result.exit_code == 2
+    assert named in result.output
+
+
+def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
+    first = root_secret(tmp_path)
+    assert root_secret(tmp_path) == first
+    assert len(first) == 64
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_environment_s_secret_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_SECRET", "from the environment")
+    assert root_secret(tmp_path) == b"from the environment"
+    assert list(tmp_path.iterdir()) == []
