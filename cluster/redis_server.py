@@ -65,7 +65,6 @@ class RedisServer:
         data_dir.chmod(0o700)
         binary = find_binary()
         lock = _lock(data_dir, lock_timeout_s)
-        socket.unlink(missing_ok=True)  # left by a crash: with the lock in hand, nobody listens there
         server = cls(_spawn(binary, data_dir, socket, lock), socket, lock)
         try:
             server._wait_until_it_answers(data_dir / "redis.log", start_timeout_s)

@@ -28,5 +28,4 @@ def _at(ordered: list[float], percent: float) -> float | None:
         raise ValueError(f"percent must be above 0 and at most 100, not {percent:g}")
     if not ordered:
         return None
-    rank = ceil(len(ordered) * percent / 100 - 1e-9)  # 7 % of 100 is 7.000000000000001 in floats
-    return ordered[max(rank, 1) - 1]
+    return ordered[ceil(len(ordered) * percent / 100) - 1]

@@ -32,7 +32,7 @@ class _Body(BaseModel):
 
 
 class NewTenant(_Body):
-    tenant_id: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}\z")
+    tenant_id: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     name: str | None = Field(None, min_length=1, max_length=128, description="default: the id")
     tier: Annotated[str, AfterValidator(_known_tier)] = Field(json_schema_extra={"enum": [*sorted(TIERS)]})
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -136,10 +137,12 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         [sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
     )
     with launcher:
-        pid = int(launcher.stdout.readline())
-        assert psutil.pid_exists(pid)
+        server = psutil.Process(int(launcher.stdout.readline()))
         launcher.kill()
-    assert wait_until(lambda: not psutil.pid_exists(pid))
+    ended = wait_until(lambda: not server.is_running())
+    with suppress(psutil.NoSuchProcess):
+        server.kill()
+    assert ended
     successor = RedisServer.start(tmp_path, tmp_path)
     successor.stop()
 

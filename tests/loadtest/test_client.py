@@ -111,6 +111,14 @@ async def test_nobody_there_is_recorded_as_such() -> None:
     assert (await send(url)).status == "no connection"
 
 
+async def test_a_proxy_of_the_environment_is_not_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with answering(streamed(["a", "b"])) as api:
+        assert (await send(api.url)).status == "ok"
+
+
 async def models_at(url: str) -> list[str]:
     async with open_http(url, KEY, concurrency=1) as http:
         return await list_models(http)
