@@ -20,6 +20,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "serve": Entry("cluster.serve_command:serve", "Start a cluster on this machine and serve."),
+    "load": Entry("loadtest.load_command:load", "Measure a running server with a closed loop."),
 }
 
 
