@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 
 from cluster import gateway, replica
 from cluster.spec import ClusterSpec
+
+log = logging.getLogger("headrace.launch")
 
 APPLICATION = "headrace"
 MAX_ONGOING = 10_000
@@ -48,12 +53,17 @@ def build_application(spec: ClusterSpec, max_answer_s: float) -> serve.Applicati
     ).bind(spec.to_json(), replicas)
 
 
-def drain_gateways(limit_s: float) -> int:
-    """Tells every gateway to drain; returns how many requests were left at the limit."""
-    return asyncio.run(_drain(limit_s))
+async def shut_down(drain_limit_s: float) -> int:
+    """Drains every gateway, then takes Serve down. Returns how many requests were cut off at the limit.
 
-
-async def _drain(limit_s: float) -> int:
-    handle = serve.get_app_handle(APPLICATION)
-    async with asyncio.timeout(limit_s + DRAIN_SLACK_S):
-        return sum(await handle.broadcast("drain", limit_s).results_async())
+    One coroutine, because Serve's handles live and die with the loop that made them.
+    """
+    try:
+        handle = serve.get_app_handle(APPLICATION)
+        async with asyncio.timeout(drain_limit_s + DRAIN_SLACK_S):
+            return sum(await handle.broadcast("drain", drain_limit_s).results_async())
+    except (RayError, RayServeException, TimeoutError):
+        log.exception("a gateway could not be drained")
+        return 0
+    finally:
+        await serve.shutdown_async()

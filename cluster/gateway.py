@@ -52,7 +52,6 @@ class Gateway:
             time.monotonic,
             self._telemetry.count_discarded,
         )
-        self._is_draining = False
         self._services = self._build_services(spec)
         replicas._init()  # Serve handles are lazy; this starts the router, which feeds the watch
         watch(REPLICA_DEPLOYMENT).subscribe(asyncio.get_running_loop(), self._links.set_replicas)
@@ -106,11 +105,11 @@ class Gateway:
         )
 
     def _is_ready(self) -> bool:
-        return not self._is_draining and bool(self._links.candidates())
+        return bool(self._links.candidates())
 
     async def drain(self, limit_s: float) -> int:
         """Takes no more work and waits for what runs, `limit_s` at most. Returns how many were left."""
-        self._is_draining = True
+        self._links.stop_admitting()
         deadline = time.monotonic() + limit_s
         while self._telemetry.num_in_flight and time.monotonic() < deadline:  # noqa: ASYNC110  once a life
             await asyncio.sleep(POLL_S)

@@ -139,7 +139,7 @@ class Launcher:
     def _start_ray(self, spec: ClusterSpec) -> None:
         assert self._run_dir is not None
         os.environ.update(ray_environment(self._run_dir, os.environ))
-        _send_stderr_to(self._run_dir.path / "launch.log")
+        _send_output_to(self._run_dir.path / "launch.log")
         import ray
         from ray import serve
 
@@ -235,32 +235,29 @@ class Launcher:
 
     def _stop_ray(self) -> None:
         import ray
-        from ray import serve
 
         if not ray.is_initialized():
             return
         if self._is_deployed:
-            self._drain()
-        serve.shutdown()
+            from cluster.application import shut_down
+
+            with self._console.status("draining …"):
+                num_cut = asyncio.run(shut_down(DRAIN_LIMIT_S))
+            if num_cut:
+                self._console.print(f"{num_cut} request(s) were cut off after {DRAIN_LIMIT_S:.0f} s")
         ray.shutdown()
 
-    def _drain(self) -> None:
-        from cluster.application import drain_gateways
 
-        with self._console.status("draining …"):
-            try:
-                left = drain_gateways(DRAIN_LIMIT_S)
-            except Exception as error:  # a gateway that is gone must not keep the rest from stopping
-                self._console.print(f"drain failed: {type(error).__name__}: {error}")
-                return
-        if left:
-            self._console.print(f"{left} request(s) were cut off at the drain limit of {DRAIN_LIMIT_S:.0f} s")
+def _own_console() -> Console:
+    """A console on stdout as it is now; it stays there when stdout is sent to the log."""
+    return Console(file=os.fdopen(os.dup(sys.stdout.fileno()), "w"), highlight=False)
 
 
-def _send_stderr_to(path: Path) -> None:
-    """Ray writes about its own workers there, harmless and long; people read the stages on stdout."""
+def _send_output_to(path: Path) -> None:
+    """Ray prints about its own workers, harmless and long; people read the stages on the console."""
     with open(path, "ab") as file:
-        os.dup2(file.fileno(), sys.stderr.fileno())
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
 
 
 async def _seed_record(redis_url: str, state_dir: Path) -> None:
@@ -308,7 +305,7 @@ def main() -> int:
     """Exit status: 0 after a stop that was asked for, 2 if the start failed."""
     adopt_orphans()
     settings = ServeSettings.model_validate_json(os.environ.pop(SETTINGS_VARIABLE))
-    console = Console(highlight=False)
+    console = _own_console()
     asked = threading.Event()
     launcher = Launcher(settings, console)
 

@@ -118,6 +118,7 @@ class Links:
         self._clock = clock
         self._on_discarded = on_discarded
         self._links: dict[str, _Link] = {}
+        self._is_admitting = True
         self._chores: set[asyncio.Task[None]] = set()
 
     # --- who is there ----------------------------------------------------------------------
@@ -135,6 +136,8 @@ class Links:
 
     def candidates(self) -> list[ReplicaLoad]:
         """Replicas that can take work: said hello and were heard within `SUSPECT_AFTER_S`."""
+        if not self._is_admitting:
+            return []
         now = self._clock()
         return [
             link.load()
@@ -152,6 +155,10 @@ class Links:
     def states(self) -> dict[str, Counters]:
         """Last counters by replica, for gauges."""
         return {link.replica_id: link.counters for link in self._links.values() if link.counters}
+
+    def stop_admitting(self) -> None:
+        """No candidates from now on; what runs goes on."""
+        self._is_admitting = False
 
     async def close(self) -> None:
         """Ends every link at once; what still runs fails with `LinkDown`."""

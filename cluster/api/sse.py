@@ -80,7 +80,7 @@ class SseResponse(Response):
             async with aclosing(self._frames) as frames:
                 async for data in frames:
                     self._outbox.put(data)
-                    if False:
+                    if not self._outbox.has_room:
                         await self._room()
         except ApiError as error:
             self._outbox.close(error)
