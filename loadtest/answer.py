@@ -8,6 +8,7 @@ from loadtest.record import OK
 
 _DONE = b"[DONE]"
 _MAX_CODE_CHARS = 64
+_MAX_REASON_CHARS = 200
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -39,6 +40,7 @@ class _Choice(msgspec.Struct, gc=False):
 
 class _Error(msgspec.Struct, gc=False):
     code: str | int | None = None
+    message: str = ""
 
 
 class _Body(msgspec.Struct, gc=False):
@@ -62,17 +64,23 @@ class Answer:
         self._has_finished = False
         self._is_done = False
         self._failure: str | None = None
+        self.reason = ""
         self.token_times: list[float] = []
+        self.last_token_at: float | None = None
 
     def on_event(self, data: bytes, now: float) -> None:
         """One event's data, which arrived at `now`."""
         if data == _DONE:
             self._is_done = True
-        elif self._read(data):
+            return
+        had_finished = self._has_finished
+        if self._read(data):
             self.token_times.append(now)
+        if self._has_finished and not had_finished:
+            self.last_token_at = now
 
     def on_body(self, data: bytes) -> None:
-        """The whole answer at once; when its tokens were made, nobody knows."""
+        """The whole answer at once, or a refusal; when its tokens were made, nobody knows."""
         self._read(data)
         self._is_done = True
 
@@ -85,6 +93,7 @@ class Answer:
             return False
         if body.error is not None:
             self._failure = f"error {body.error.code}"[:_MAX_CODE_CHARS]
+            self.reason = body.error.message[:_MAX_REASON_CHARS]
         self._usage = body.usage or self._usage
         self._has_finished |= any(choice.finish_reason for choice in body.choices)
         return any(choice.piece for choice in body.choices)

@@ -103,10 +103,17 @@ class LoadClient:
             finished_at=self._clock(),
             status=status,
             token_times=tuple(answer.token_times),
+            last_token_at=answer.last_token_at,
             prompt_tokens=answer.prompt_tokens,
             output_tokens=answer.output_tokens,
             cached_tokens=answer.cached_tokens,
+            reason=self._without_key(answer.reason),
         )
+
+    def _without_key(self, text: str) -> str:
+        """Some servers quote the key that they refuse."""
+        key = self._http.headers.get("Authorization", "").removeprefix("Bearer ")
+        return text.replace(key, "…") if key else text
 
     async def _exchange(self, prompt: list[int] | str, answer: Answer) -> str:
         path, body = _PATHS[self._ask.endpoint], self._ask.body(prompt)
@@ -116,6 +123,7 @@ class LoadClient:
                 self._http.stream("POST", path, json=body) as response,
             ):
                 if response.status_code != 200:
+                    answer.on_body(await response.aread())
                     return str(response.status_code)
                 await self._read(response, answer)
         except httpx.ConnectError:

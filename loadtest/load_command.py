@@ -67,7 +67,7 @@ class Options(NamedTuple):
 )
 @click.option("--stream/--no-stream", default=True, help="Without streaming only E2E latency is known.")
 @click.option(
-    "--vocab-size", type=click.IntRange(101), default=1000, help="Token ids of prompts are below it."
+    "--vocab-size", type=click.IntRange(101), default=256, help="Token ids of prompts are below it."
 )
 @click.option("--seed", type=int, default=0, help="Prompts follow from it; a repeated seed meets the cache.")
 @click.option(

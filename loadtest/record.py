@@ -14,8 +14,9 @@ REJECTED = frozenset({"429", "503"})
 class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """All times are seconds of one monotonic clock. Latencies count from `intended_at`.
 
-    `token_times` are the arrivals of pieces of text; a piece may hold several tokens. `status` is `OK`,
-    an HTTP status, or a word for what else went wrong.
+    `token_times` are the arrivals of pieces of text; a piece may hold several tokens, and a token no
+    text. `last_token_at` is the arrival of the finish reason, which comes with the last token. `status`
+    is `OK`, an HTTP status, or a word for what else went wrong.
     """
 
     tenant: str
@@ -23,9 +24,12 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     finished_at: float
     status: str
     token_times: tuple[float, ...] = ()
+    last_token_at: float | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    reason: str = ""
+    """What the server said of a refusal, if it did."""
 
     @property
     def is_ok(self) -> bool:
@@ -52,9 +56,9 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def tpot_s(self) -> float | None:
         """Mean time of an output token after the first; None of fewer than two, or not streamed."""
-        if not self.token_times or self.output_tokens < 2:
+        if not self.token_times or self.last_token_at is None or self.output_tokens < 2:
             return None
-        return (self.token_times[-1] - self.token_times[0]) / (self.output_tokens - 1)
+        return (self.last_token_at - self.token_times[0]) / (self.output_tokens - 1)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

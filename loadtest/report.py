@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.closed_loop import ClosedLoop
+from loadtest.record import OK
 
 
 def progress_line(loop: ClosedLoop) -> str:
@@ -23,7 +24,8 @@ def progress_line(loop: ClosedLoop) -> str:
 
 def print_summary(summary: dict[str, Any], console: Console) -> None:
     """Latencies as a table, then the rates, then every status that is not ok."""
-    table = Table("ms", "p50", "p90", "p99", title=_title(summary), title_justify="left")
+    console.print(_title(summary), highlight=False, soft_wrap=True)
+    table = Table("ms", "p50", "p90", "p99")
     for name in ("ttft", "itl", "tpot", "e2e"):
         table.add_row(name.upper(), *(_ms(summary[f"{name}_p{percent}_ms"]) for percent in (50, 90, 99)))
     console.print(table)
@@ -36,7 +38,7 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         _problems(summary),
     ):
         if line:
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _title(summary: dict[str, Any]) -> str:
@@ -47,7 +49,12 @@ def _title(summary: dict[str, Any]) -> str:
 
 
 def _problems(summary: dict[str, Any]) -> str:
-    failed = [f"{count} × {status}" for status, count in summary["statuses"].items() if status != "ok"]
+    reasons = summary["reasons"]
+    failed = [
+        f"{count} × {status}" + (f" ({reasons[status]})" if status in reasons else "")
+        for status, count in summary["statuses"].items()
+        if status != OK
+    ]
     if summary["unfinished"]:
         failed.append(f"{summary['unfinished']} × unfinished")
     return f"not answered in full: {', '.join(failed)}" if failed else ""

@@ -1,7 +1,7 @@
 """From records to figures, and nothing else: the same records give the same figures.
 
 Times are in milliseconds, rates a second of the whole run. Latencies are those of complete answers;
-everything else is counted by its status.
+everything else is counted by its status, with the first reason that a server gave for it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def _figures(records: Sequence[RequestRecord], elapsed_s: float, slo: Slo) -> di
         "rejected": rejected,
         "errors": len(records) - len(complete) - rejected,
         "statuses": dict(sorted(Counter(record.status for record in records).items())),
+        "reasons": {record.status: record.reason for record in reversed(records) if record.reason},
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
         "output_tokens_per_s": _rate(output_tokens, elapsed_s),

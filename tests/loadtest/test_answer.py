@@ -30,7 +30,7 @@ END = (text("", "length"), {"choices": [], "usage": USAGE}, b"[DONE]")
 
 def test_a_whole_completion() -> None:
     answer = read(text("a"), text("b"), *END)
-    assert (answer.status, answer.token_times) == ("ok", [0.0, 1.0])
+    assert (answer.status, answer.token_times, answer.last_token_at) == ("ok", [0.0, 1.0], 2.0)
     assert (answer.prompt_tokens, answer.output_tokens, answer.cached_tokens) == (5, 2, 4)
 
 

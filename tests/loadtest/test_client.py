@@ -89,6 +89,15 @@ async def test_a_refusal_is_recorded_by_its_status(status: int) -> None:
     assert record.is_rejected is (status in (429, 503))
 
 
+async def test_the_reason_of_a_refusal_is_kept_short_and_without_the_key() -> None:
+    said = b'{"error":{"code":"bad","message":"hr-secret may not. ' + b"x" * 1000 + b'"}}'
+    with answering(Reply((said,), 401)) as api:
+        record = await send(api.url)
+    assert record.status == "401"
+    assert record.reason.startswith("… may not. x")
+    assert len(record.reason) <= 200
+
+
 async def test_a_broken_stream_is_cut_off() -> None:
     with answering(streamed(["a", "b"])._replace(pieces=streamed(["a", "b"]).pieces[:1], is_cut=True)) as api:
         record = await send(api.url)

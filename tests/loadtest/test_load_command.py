@@ -69,11 +69,13 @@ def test_the_same_seed_asks_the_same_and_another_does_not() -> None:
 
 
 def test_any_request_that_was_not_answered_in_full_exits_1_and_is_shown() -> None:
-    replies = iter([streamed(["a"]), Reply((b"{}",), 429), Reply((b"{}",), 500)])
+    replies = iter(
+        [streamed(["a"]), Reply((b"{}",), 429), Reply((b'{"error":{"message":"no [luck]"}}',), 500)]
+    )
     with fake_api(lambda body: next(replies)) as api:
         result = call(api.url, "--requests", "3", "--concurrency", "1", "--output-tokens", "1", "--json")
     assert result.exit_code == 1
-    assert "not answered in full: 1 × 429, 1 × 500" in result.stdout
+    assert "not answered in full: 1 × 429, 1 × 500 (no [luck])" in result.stdout
     figures = json.loads(result.stdout.splitlines()[-1])
     assert (figures["requests"], figures["rejected"], figures["errors"]) == (3, 1, 1)
 

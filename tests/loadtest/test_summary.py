@@ -8,13 +8,14 @@ SLO = Slo(ttft_ms=1000, tpot_ms=125)
 
 
 def a_record(**fields: object) -> RequestRecord:
-    """Due at 10.0; tokens at 10.5, 10.625, 10.875; ends at 11.0."""
+    """Due at 10.0; text at 10.5, 10.625, 10.75, its last token at 10.875; ends at 11.0."""
     plain = {
         "tenant": "a",
         "intended_at": 10.0,
         "finished_at": 11.0,
         "status": "ok",
-        "token_times": (10.5, 10.625, 10.875),
+        "token_times": (10.5, 10.625, 10.75),
+        "last_token_at": 10.875,
         "prompt_tokens": 100,
         "output_tokens": 4,
         "cached_tokens": 25,
@@ -35,7 +36,7 @@ def failed(status: str, **fields: object) -> RequestRecord:
 def test_one_request_is_measured_from_when_it_was_due() -> None:
     record = a_record()
     assert (record.ttft_s, record.e2e_s) == (0.5, 1.0)
-    assert record.itl_s == [0.125, 0.25]
+    assert record.itl_s == [0.125, 0.125]
     assert record.tpot_s == 0.125  # 0.375 s for the 3 tokens after the first
 
 
@@ -47,9 +48,19 @@ def test_what_was_not_seen_has_no_latency() -> None:
 
 def test_the_figures_of_a_small_run() -> None:
     slow = a_record(
-        tenant="b", token_times=(11.5, 11.625), output_tokens=2, finished_at=12.0, cached_tokens=0
+        tenant="b",
+        token_times=(11.5, 11.75),
+        last_token_at=11.75,
+        output_tokens=2,
+        finished_at=12.0,
+        cached_tokens=0,
     )
-    summary = summarize(a_run(a_record(), slow, failed("429"), failed("503"), failed("cut off")), SLO)
+    summary = summarize(
+        a_run(
+            a_record(), slow, failed("429", reason="first"), failed("429", reason="later"), failed("cut off")
+        ),
+        SLO,
+    )
     tenants = summary.pop("per_tenant")
     assert summary == {
         "requests": 5,
@@ -58,7 +69,8 @@ def test_the_figures_of_a_small_run() -> None:
         "goodput_rps": 0.1,
         "rejected": 2,
         "errors": 1,
-        "statuses": {"429": 1, "503": 1, "cut off": 1, "ok": 2},
+        "statuses": {"429": 2, "cut off": 1, "ok": 2},
+        "reasons": {"429": "first"},
         "prompt_tokens": 200,
         "output_tokens": 6,
         "output_tokens_per_s": 0.6,
@@ -70,8 +82,8 @@ def test_the_figures_of_a_small_run() -> None:
         "itl_p90_ms": 250.0,
         "itl_p99_ms": 250.0,
         "tpot_p50_ms": 125.0,
-        "tpot_p90_ms": 125.0,
-        "tpot_p99_ms": 125.0,
+        "tpot_p90_ms": 250.0,
+        "tpot_p99_ms": 250.0,
         "e2e_p50_ms": 1000.0,
         "e2e_p90_ms": 2000.0,
         "e2e_p99_ms": 2000.0,
