@@ -29,8 +29,6 @@ class BlockAllocator:
 
     def match(self, state: RequestState) -> list[int]:
         """Blocks of the longest cached prefix of a request that holds none."""
-        if not self._is_caching:
-            return []
         return self.cache.match(state.block_hashes(), state.num_tokens)
 
     def num_taken(self, state: RequestState, matched: list[int], num_tokens: int) -> int:
@@ -86,7 +84,6 @@ class BlockAllocator:
         for block in reversed(state.block_table):
             self.pool.release(block)
         state.block_table.clear()
-        state.num_registered_blocks = 0
 
     def num_empty_slots(self, holders: Iterable[RequestState]) -> int:
         """Slots without a token in the holders' blocks. Shared blocks are full: nothing counts twice."""

@@ -81,17 +81,21 @@ class StepBuilder:
         return self._schedule(state, limit)
 
     def _schedule(self, state: RequestState, limit: int) -> int:
-        """Up to `limit` more tokens for a running request, with blocks for them; how many it got."""
-        start = state.num_computed_tokens + self.num_tokens.get(state, 0)
+        """Up to `limit` more tokens for a running request, with blocks for them; how many it got.
+
+        Others are preempted for its first token of the step only.
+        """
+        already = self.num_tokens.get(state, 0)
+        start = state.num_computed_tokens + already
         wanted = min(limit, state.num_tokens - start)
         if wanted == 0:
             return 0
         while (num_tokens := self._num_placeable(state, start, wanted)) == 0:
-            if not self._make_room(state):
+            if already or not self._make_room(state):
                 return 0
         self._blocks.grow(state, start + num_tokens)
         self._budget_left -= num_tokens
-        self.num_tokens[state] = self.num_tokens.get(state, 0) + num_tokens
+        self.num_tokens[state] = already + num_tokens
         return num_tokens
 
     def _num_placeable(self, state: RequestState, start: int, wanted: int) -> int:

@@ -54,10 +54,17 @@ class TapeSpec:
     max_model_len: int = 8192
     eos_token_ids: tuple[int, ...] = (END_OF_TURN_ID,)
 
-    def next_token(self, prompt: Sequence[int], output_index: int) -> int:
-        """Past the tape's end it is the end token, for ever."""
+    def next_token(self, sequence: Sequence[int], output_index: int) -> int:
+        """Continues prompt + `output_index` output tokens. Past its tape it is the end token, for ever.
+
+        So it is for outputs that the tape did not play: another context, another continuation.
+        """
+        num_prompt_tokens = len(sequence) - output_index
+        prompt, outputs = sequence[:num_prompt_tokens], tuple(sequence[num_prompt_tokens:])
         answer = self.tapes.get(prompt_hash(prompt), self.tapes.get(ANY_PROMPT, ()))
-        return answer[output_index] if output_index < len(answer) else self.eos_token_ids[0]
+        end = self.eos_token_ids[0]
+        played = answer + (end,) * (output_index + 1)
+        return played[output_index] if outputs == played[:output_index] else end
 
 
 def prompt_hash(token_ids: Sequence[int]) -> str:
@@ -166,15 +173,13 @@ class TapeExecutor:
     def _sample(self, request: ScheduledRequest) -> int | None:
         if request.output_index is None:
             return None
-        sequence = self._read(request)
-        prompt = sequence[: len(sequence) - request.output_index]
-        return self._spec.next_token(prompt, request.output_index)
+        return self._spec.next_token(self._read(request), request.output_index)
 
     def _read(self, request: ScheduledRequest) -> list[int]:
         """The whole sequence, as attention would see it."""
         num_tokens = request.num_computed_tokens + request.num_scheduled_tokens
         slots = [slot for block in request.block_table for slot in self._kv[block]][:num_tokens]
-        if len(slots) < num_tokens or _UNWRITTEN in slots:
+        if _UNWRITTEN in slots:
             raise ValueError(f"request {request.request_id} reads a KV slot that was never written")
         return slots
 

@@ -101,6 +101,15 @@ def step(scheduler: Scheduler, now: float = 0.0, *, token_id: int = 7) -> StepPl
     return plan
 
 
+def run_out(scheduler: Scheduler, *, max_steps: int = 1000) -> list[StepPlan]:
+    """Steps until nothing is left; the plans. Fails if that takes too long."""
+    plans: list[StepPlan] = []
+    while scheduler.has_work():
+        assert len(plans) < max_steps, f"still work after {max_steps} steps"
+        plans.append(step(scheduler))
+    return plans
+
+
 def scheduled(plan: StepPlan) -> dict[str, int]:
     """Request id → number of scheduled tokens, in order."""
     return {request.request_id: request.num_scheduled_tokens for request in plan.scheduled}

@@ -30,7 +30,6 @@ def test_a_match_leaves_at_least_one_token_to_compute(num_tokens: int, blocks: l
 
 def test_a_match_ends_at_the_first_block_that_is_not_there() -> None:
     cache = make_cache()
-    cache.forget(9)
     cache.forget(8)
     assert cache.match([A, B, C], 99) == [7]
     assert cache.match([B, C], 99) == []

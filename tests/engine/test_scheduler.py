@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from engine.block_pool import IntegrityError
 from engine.request import RequestOutput, Timing
 from engine.scheduler import RequestRefused, Scheduler
-from tests.builders import EOS, answer, make_request, make_scheduler, scheduled, step
+from tests.builders import EOS, answer, make_request, make_scheduler, run_out, scheduled, step
 
 
 def add(scheduler: Scheduler, *arguments: object, now: float = 0.0, **fields: object) -> None:
@@ -65,6 +66,22 @@ def test_a_prompt_of_half_the_budget_is_short_one_token_more_is_long() -> None:
     assert scheduled(step(scheduler)) == {"a": 16, "b": 16}
 
 
+def test_what_is_left_of_a_long_prefill_is_short() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=32)
+    add(scheduler, "batch", 48, priority=1)
+    assert scheduled(step(scheduler)) == {"batch": 32}
+    add(scheduler, "interactive", 99)
+    assert scheduled(step(scheduler)) == {"interactive": 16, "batch": 16}
+
+
+def test_decodes_of_a_higher_class_go_before_those_that_ran_earlier() -> None:
+    scheduler = make_scheduler()
+    for request_id, priority in (("batch", 1), ("interactive", 0)):
+        add(scheduler, request_id, 5, priority=priority)
+        step(scheduler)
+    assert list(scheduled(step(scheduler))) == ["interactive", "batch"]
+
+
 def test_long_prefills_share_half_while_a_short_one_waits() -> None:
     scheduler = make_scheduler(max_num_batched_tokens=32)
     add(scheduler, "long 1", 24)
@@ -96,8 +113,7 @@ def test_a_short_prompt_beside_many_long_ones_gets_its_first_token_in_the_next_s
 def test_a_long_prompt_that_is_mostly_cached_is_short() -> None:
     scheduler = make_scheduler(max_num_batched_tokens=32)
     add(scheduler, "first", range(60), max_tokens=1)
-    while scheduler.has_work():
-        step(scheduler)
+    run_out(scheduler)
     for request_id, prompt in (("long", range(500, 599)), ("mostly cached", range(68))):
         add(scheduler, request_id, prompt)
     assert scheduled(step(scheduler)) == {"long": 24, "mostly cached": 8}
@@ -176,9 +192,7 @@ def test_admission_counts_the_whole_prompt_not_the_next_chunk() -> None:
         step(scheduler)
     assert scheduler.counters().blocks_in_use == 10
     add(scheduler, "prompt", 56, max_tokens=8)
-    plans = []
-    while scheduler.has_work():
-        plans.append(step(scheduler))
+    plans = run_out(scheduler)
     assert [list(scheduled(plan)) for plan in plans] == [["decoder"]] * 9 + [["prompt"]] * 14
     assert scheduler.counters().preemptions_total == 0
 
@@ -248,9 +262,7 @@ def test_the_preempted_are_recomputed_with_what_they_had_made() -> None:
     step(scheduler)
     plan = step(scheduler)
     assert (scheduled(plan), plan.preempted) == ({"old": 1}, ("young",))
-    while "young" not in scheduled(plan):
-        plan = step(scheduler)
-    (young,) = plan.scheduled
+    (young,) = next(plan for plan in run_out(scheduler) if "young" in scheduled(plan)).scheduled
     assert (young.num_computed_tokens, len(young.token_ids), young.output_index) == (0, 8, 1)
 
 
@@ -262,6 +274,33 @@ def test_a_victim_that_was_already_given_tokens_gives_them_back() -> None:
     assert scheduled(step(scheduler)) == {"oldest": 4, "cheap": 5, "dear": 8}
     plan = step(scheduler)
     assert (scheduled(plan), plan.preempted) == ({"oldest": 1, "dear": 1}, ("cheap",))
+
+
+def test_tokens_that_a_victim_gave_back_go_to_a_prefill() -> None:
+    scheduler = make_scheduler(
+        num_blocks=19, max_num_batched_tokens=12, max_num_seqs=4, enable_prefix_caching=False
+    )
+    for request_id, num_prompt_tokens in (("oldest", 4), ("cheap", 5), ("dear", 11)):
+        add(scheduler, request_id, num_prompt_tokens, max_tokens=20)
+        step(scheduler)
+    add(scheduler, "prefill", 44)
+    for _ in range(4):
+        assert scheduled(step(scheduler)) == {"oldest": 1, "cheap": 1, "dear": 1, "prefill": 9}
+    plan = step(scheduler)
+    assert (scheduled(plan), plan.preempted) == ({"oldest": 1, "dear": 1, "prefill": 10}, ("cheap",))
+
+
+def test_a_chunk_shrinks_to_the_room_that_is_left() -> None:
+    """Promised room is soft: the decoder's growth took one of the last two blocks."""
+    scheduler = make_scheduler(num_blocks=11, max_num_batched_tokens=9, max_num_seqs=9)
+    add(scheduler, "decoder", 5, max_tokens=20)
+    step(scheduler)
+    add(scheduler, "prefill", 32)
+    chunks = [scheduled(step(scheduler)) for _ in range(4)]
+    assert chunks == [{"decoder": 1, "prefill": 8}] * 3 + [{"decoder": 1, "prefill": 4}]
+    assert scheduler.counters().preemptions_total == 0
+    plan = step(scheduler)
+    assert (scheduled(plan), plan.preempted) == ({"decoder": 1}, ("prefill",))
 
 
 def test_the_oldest_of_the_highest_class_is_never_a_victim() -> None:
@@ -315,8 +354,7 @@ def test_after_its_third_preemption_a_request_comes_back_only_with_room_up_to_it
     add(scheduler, "new", 16, block_size=16)
     assert scheduled(step(scheduler)) == {"victim": 1, "new": 16}
     assert scheduled(step(scheduler)) == {"victim": 1}
-    while scheduler.has_work():
-        step(scheduler)
+    run_out(scheduler)
     assert scheduler.counters().preemptions_total == 3
 
 
@@ -475,6 +513,34 @@ def test_a_failed_step_ends_its_requests_and_names_none_of_their_blocks() -> Non
     assert (counters.blocks_in_use, counters.blocks_evictable, counters.requests_waiting) == (0, 0, 1)
 
 
+def test_an_aborted_request_of_a_failed_step_ends_once() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a")
+    plan = scheduler.schedule(0)
+    scheduler.abort("a", 0)
+    assert scheduler.fail(plan, 0) == []
+    scheduler.check_integrity()
+    assert scheduler.counters().blocks_in_use == 0
+
+
+def test_the_integrity_check_sees_a_waiting_request_with_progress() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a")
+    scheduler._requests.waiting["a"].num_computed_tokens = 1
+    with pytest.raises(IntegrityError, match="a waiting request holds blocks"):
+        scheduler.check_integrity()
+
+
+def test_the_integrity_check_sees_a_reserve_that_is_not_there() -> None:
+    scheduler = make_scheduler(num_blocks=7)
+    add(scheduler, "a", 5, max_tokens=13)
+    add(scheduler, "b", 5)
+    step(scheduler)
+    scheduler._requests.running["a"].timeline.num_preemptions = 3
+    with pytest.raises(IntegrityError, match="3 blocks are kept for reserved requests"):
+        scheduler.check_integrity()
+
+
 def test_one_step_is_in_flight_at_a_time() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a")
@@ -511,8 +577,10 @@ def queued(scheduler: Scheduler, root: bytes) -> None:
 def preempted(scheduler: Scheduler, root: bytes) -> None:
     add(scheduler, "old", 24, max_tokens=16)
     add(scheduler, "a", 15, max_tokens=9, hash_root=root)
-    while not step(scheduler).preempted:
-        pass
+    for _ in range(10):
+        if step(scheduler).preempted:
+            return
+    raise AssertionError("nobody was preempted")
 
 
 @pytest.mark.parametrize("reach", [queued, mid_chunk, preempted, decoding, last_token])
@@ -529,7 +597,6 @@ def test_an_abort_in_any_state_gives_back_everything(reach, is_in_flight: bool) 
         if plan is not None:
             scheduler.update(plan, answer(plan), 0)
         scheduler.check_integrity()
-        while scheduler.has_work():
-            step(scheduler)
+        run_out(scheduler)
     counters = scheduler.counters()
     assert (counters.requests_running, counters.requests_waiting, counters.blocks_in_use) == (0, 0, 0)

@@ -76,6 +76,29 @@ def test_copies_are_made_before_anything_is_written() -> None:
     assert play(executor, (10,), (3, 6), computed=5, output_index=1, copies=((5, 6),)) == 11
 
 
+def test_a_copy_is_a_block_of_its_own() -> None:
+    executor = make_executor(TapeSpec({"*": (10, 11, 12)}))
+    play(executor, PROMPT, (3, 5), output_index=0)
+    play(executor, (99,), (3, 6), computed=5, output_index=1, copies=((5, 6),))
+    play(executor, (10,), (3, 5), computed=5, output_index=1)
+    play(executor, (11, 98), (3, 6), computed=6)
+    assert play(executor, (11,), (3, 5), computed=6, output_index=2) == 12
+
+
+def test_outputs_that_it_did_not_play_end_it() -> None:
+    executor = make_executor(TapeSpec({"*": (10, 11, 12)}))
+    play(executor, PROMPT, (3, 5), output_index=0)
+    assert play(executor, (10,), (3, 5), computed=5, output_index=1) == 11
+    assert play(executor, (99,), (3, 5), computed=6, output_index=2) == END_OF_TURN_ID
+
+
+def test_past_its_end_it_ends_again_and_again() -> None:
+    executor = make_executor(TapeSpec({"*": (10,)}))
+    play(executor, PROMPT, (3, 5), output_index=0)
+    assert play(executor, (10,), (3, 5), computed=5, output_index=1) == END_OF_TURN_ID
+    assert play(executor, (END_OF_TURN_ID,), (3, 5), computed=6, output_index=2) == END_OF_TURN_ID
+
+
 def test_the_star_answers_every_prompt_without_its_own_row() -> None:
     executor = make_executor(TapeSpec({"*": (20,), prompt_hash(PROMPT): ()}))
     assert play(executor, (1, 2), (3,), output_index=0) == 20
