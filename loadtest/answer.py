@@ -8,7 +8,6 @@ from loadtest.record import OK
 
 _DONE = b"[DONE]"
 _MAX_CODE_CHARS = 64
-_MAX_REASON_CHARS = 200
 
 
 class _CachedTokens(msgspec.Struct, gc=False):
@@ -93,7 +92,7 @@ class Answer:
             return False
         if body.error is not None:
             self._failure = f"error {body.error.code}"[:_MAX_CODE_CHARS]
-            self.reason = body.error.message[:_MAX_REASON_CHARS]
+            self.reason = body.error.message
         self._usage = body.usage or self._usage
         self._has_finished |= any(choice.finish_reason for choice in body.choices)
         return any(choice.piece for choice in body.choices)

@@ -16,6 +16,7 @@ from loadtest.record import RequestRecord
 Endpoint = Literal["chat", "completions"]
 _PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 _CONNECT_TIMEOUT_S = 5.0
+_MAX_REASON_CHARS = 200
 
 
 class CannotRun(Exception):
@@ -107,7 +108,7 @@ class LoadClient:
             prompt_tokens=answer.prompt_tokens,
             output_tokens=answer.output_tokens,
             cached_tokens=answer.cached_tokens,
-            reason=self._without_key(answer.reason),
+            reason=self._without_key(answer.reason)[:_MAX_REASON_CHARS],
         )
 
     def _without_key(self, text: str) -> str:
