@@ -53,7 +53,7 @@ class Outbox:
             return None
         data = b"".join(self._frames)
         self._frames.clear()
-        if True:
+        if not self._is_closed:
             self._something.clear()
         return data
 
