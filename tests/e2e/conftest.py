@@ -1,0 +1,70 @@
+"""Two clusters for the whole session: a tape behind two gateways and two replicas, and the real model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.tape import prompt_hash
+from tests.e2e.served import Served
+
+LONG = "long"
+"""A prompt that the tape answers with 2,000 tokens."""
+
+Tapes = dict[str, list[int]]
+
+
+def tape_rows(tapes: dict[str, list[int]]) -> str:
+    """A tape file: prompt text → token ids, for `/v1/completions` on the byte vocabulary."""
+    rows = [
+        {"prompt_hash": prompt_hash(list(prompt.encode())), "token_ids": ids} for prompt, ids in tapes.items()
+    ]
+    rows.append({"prompt_hash": "*", "token_ids": list(b"Any other prompt.")})
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+TAPES: Tapes = {
+    LONG: list(b"0123456789" * 200),
+    "stop": list(b"ABCDEFGHIJK"),
+    "flag": list("🇫🇷 and 한국어 and é".encode()),
+    "cut": list("한".encode()),
+}
+
+
+@pytest.fixture(scope="session")
+def tape_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    state_dir = tmp_path_factory.mktemp("tape")
+    tape = state_dir / "tape.jsonl"
+    tape.write_text(tape_rows(TAPES))
+    served = Served(
+        state_dir,
+        "--model",
+        f"tape:{tape}?step_ms=5",
+        "--replicas",
+        "2",
+        "--gateways",
+        "2",
+        "--kv-memory",
+        "64M",
+    )
+    yield served
+    assert served.close() == 0
+
+
+@pytest.fixture(scope="session")
+def model_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(
+        tmp_path_factory.mktemp("model"), "--model", "smollm2", "--dtype", "float32", "--kv-memory", "512M"
+    )
+    yield served
+    assert served.close() == 0
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    from engine.loading.source import _packaged_gguf
+
+    return _packaged_gguf("smollm2")

@@ -1,0 +1,127 @@
+"""A cluster as a user starts it: `headrace serve` in a process of its own, taken down by signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 40
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def serve_process(state_dir: Path, port: int, *arguments: str) -> subprocess.Popen[str]:
+    """`headrace serve` with its output in a pipe, in a process group of its own."""
+    command = [sys.executable, "headrace.py", "serve", "--port", str(port), "--state-dir", str(state_dir)]
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=REPOSITORY,
+        env=os.environ | {"COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def processes_of(state_dir: Path) -> list[str]:
+    """Command lines of all processes that belong to the cluster on `state_dir`."""
+    run_dir = str((state_dir / "run").resolve())
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        environ = process.info["environ"] or {}
+        command = " ".join(process.info["cmdline"] or ())
+        if run_dir in command or run_dir in environ.get("RAY_SERVE_HAPROXY_CONFIG_FILE_LOC", ""):
+            found.append(command)
+    return found
+
+
+class Served:
+    """A running cluster. `close` stops it and shows what it left behind."""
+
+    def __init__(self, state_dir: Path, *arguments: str) -> None:
+        self.state_dir = state_dir
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = serve_process(state_dir, self.port, *arguments)
+        self.output = ""
+        self._await_ready()
+
+    def _await_ready(self) -> None:
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for line in self.process.stdout:
+            self.output += line
+            if line.startswith("Ctrl-C"):
+                return
+            if time.monotonic() > deadline:
+                break
+        self.process.kill()
+        raise AssertionError(f"the cluster did not start:\n{self.output}")
+
+    @property
+    def demo_key(self) -> str:
+        return (self.state_dir / "demo.key").read_text().strip()
+
+    @property
+    def admin_key(self) -> str:
+        return (self.state_dir / "admin.key").read_text().strip()
+
+    def http(self, key: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {key or self.demo_key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+
+    def openai(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.demo_key, max_retries=0, timeout=60)
+
+    def targets(self) -> list[dict[str, Any]]:
+        targets: list[dict[str, Any]] = json.loads((self.state_dir / "run" / "targets.json").read_text())
+        return targets
+
+    def engine_gauges(self) -> dict[str, float]:
+        """`headrace_engine_*` values, summed over the replicas, read from their own ports."""
+        total: dict[str, float] = {}
+        for target in self.targets():
+            if target["labels"]["process"] != "replica":
+                continue
+            for line in httpx.get(f"http://{target['targets'][0]}/metrics").text.splitlines():
+                name, _, value = line.partition(" ")
+                if name.startswith("headrace_engine_") and "{" not in name:
+                    total[name] = total.get(name, 0.0) + float(value)
+        return total
+
+    def wait_until_idle(self, within_s: float) -> None:
+        """Fails unless running = waiting = blocks in use = 0 within the time."""
+        names = ("requests_running", "requests_waiting", "blocks_in_use")
+        deadline = time.monotonic() + within_s
+        while True:
+            gauges = self.engine_gauges()
+            left = {name: gauges[f"headrace_engine_{name}"] for name in names}
+            if not any(left.values()):
+                return
+            assert time.monotonic() < deadline, f"after {within_s} s there is still {left}"
+
+    def close(self) -> int:
+        """Ctrl-C; the exit status. Fails if a process is left."""
+        self.process.send_signal(signal.SIGINT)
+        output, _ = self.process.communicate(timeout=STOP_TIMEOUT_S)
+        self.output += output
+        assert processes_of(self.state_dir) == []
+        return self.process.returncode
