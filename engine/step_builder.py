@@ -52,11 +52,15 @@ class StepBuilder:
         prefills = self._policy.order(self._prefills())
         long_tokens = self._budget_left // 2
         for state in prefills:
+            if self._budget_left == 0:
+                return
             if self._is_long(state):
                 long_tokens -= self._schedule_prefill(state, min(long_tokens, self._budget_left))
             else:
                 self._schedule_prefill(state, self._budget_left)
         for state in prefills:
+            if self._budget_left == 0:
+                return
             self._schedule_prefill(state, self._budget_left)
 
     def _prefills(self) -> Iterator[RequestState]:

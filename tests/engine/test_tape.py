@@ -79,9 +79,8 @@ def test_copies_are_made_before_anything_is_written() -> None:
 def test_a_copy_is_a_block_of_its_own() -> None:
     executor = make_executor(TapeSpec({"*": (10, 11, 12)}))
     play(executor, PROMPT, (3, 5), output_index=0)
-    play(executor, (99,), (3, 6), computed=5, output_index=1, copies=((5, 6),))
     play(executor, (10,), (3, 5), computed=5, output_index=1)
-    play(executor, (11, 98), (3, 6), computed=6)
+    play(executor, (99,), (3, 6), computed=5, copies=((5, 6),))
     assert play(executor, (11,), (3, 5), computed=6, output_index=2) == 12
 
 
