@@ -101,6 +101,18 @@ def step(scheduler: Scheduler, now: float = 0.0, *, token_id: int = 7) -> StepPl
     return plan
 
 
+def add(scheduler: Scheduler, request_id: str, *arguments: Any, now: float = 0.0, **fields: Any) -> None:
+    """Adds `make_request(request_id, …)`."""
+    scheduler.add(make_request(request_id, *arguments, **fields), now)
+
+
+def one_output(scheduler: Scheduler, token_id: int = 7) -> RequestOutput:
+    """One step that brings exactly one output."""
+    plan = scheduler.schedule(0)
+    (output,) = scheduler.update(plan, answer(plan, token_id), 0)
+    return output
+
+
 def run_out(scheduler: Scheduler, *, max_steps: int = 1000) -> list[StepPlan]:
     """Steps until nothing is left; the plans. Fails if that takes too long."""
     plans: list[StepPlan] = []

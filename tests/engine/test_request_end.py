@@ -1,0 +1,107 @@
+"""How requests end, what is told about them on the way, and how they are resumed."""
+
+from __future__ import annotations
+
+from engine.request import Timing
+from tests.builders import (
+    EOS,
+    add,
+    answer,
+    make_scheduler,
+    one_output,
+    step,
+)
+
+
+def test_the_end_token_ends_it_and_is_told() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a")
+    output = one_output(scheduler, EOS)
+    assert (output.token_ids, output.finish_reason) == ((EOS,), "stop")
+
+
+def test_ignore_eos_goes_on_to_the_limit() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", max_tokens=2, ignore_eos=True)
+    assert [one_output(scheduler, EOS).finish_reason for _ in range(2)] == [None, "length"]
+
+
+def test_an_end_token_as_the_last_one_allowed_is_a_stop() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", max_tokens=1)
+    assert one_output(scheduler, EOS).finish_reason == "stop"
+
+
+def test_the_context_ends_it_before_max_tokens() -> None:
+    scheduler = make_scheduler(max_model_len=7)
+    add(scheduler, "a", 5, max_tokens=100)
+    assert [one_output(scheduler).finish_reason for _ in range(2)] == [None, "length"]
+
+
+def test_cached_tokens_are_told_once_and_timing_at_the_end() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "first", range(9), max_tokens=1)
+    one_output(scheduler)
+    add(scheduler, "second", range(9), max_tokens=3)
+    outputs = [one_output(scheduler) for _ in range(3)]
+    assert [output.num_cached_tokens for output in outputs] == [8, None, None]
+    assert [output.timing is None for output in outputs] == [True, True, False]
+
+
+def test_hits_of_a_recomputation_are_not_hits() -> None:
+    scheduler = make_scheduler(num_blocks=7)
+    add(scheduler, "old", 12, max_tokens=2)
+    add(scheduler, "young", range(12), max_tokens=2)
+    step(scheduler)
+    plan = step(scheduler)
+    assert plan.preempted == ("young",)
+    plan = step(scheduler)
+    assert plan.scheduled[0].num_computed_tokens > 0
+    counters = scheduler.counters()
+    assert (counters.prefix_queries_tokens_total, counters.prefix_hits_tokens_total) == (24, 0)
+
+
+def test_where_the_time_went() -> None:
+    scheduler = make_scheduler(num_blocks=7, enable_prefix_caching=False, max_num_batched_tokens=32)
+    add(scheduler, "old", 12, max_tokens=3, now=1.0)
+    add(scheduler, "young", 12, max_tokens=2, now=1.5)
+    timings: dict[str, Timing | None] = {}
+    for begun in (2.0, 4.0, 8.0, 16.0):
+        plan = scheduler.schedule(begun)
+        for output in scheduler.update(plan, answer(plan), begun + 1.0):
+            timings[output.request_id] = output.timing
+    # young: first token at 3, preempted at 4, back at 16, done at 17
+    assert timings == {"old": Timing(1.0, 1.0, 6.0, 0.0, 0), "young": Timing(0.5, 1.0, 14.0, 12.0, 1)}
+
+
+def test_kv_waste_counts_slots_without_a_token_and_shared_blocks_once() -> None:
+    scheduler = make_scheduler()
+    assert scheduler.counters().kv_waste_ratio == 0.0
+    add(scheduler, "first", range(9))
+    step(scheduler)
+    assert scheduler.counters().kv_waste_ratio == 3 / 12
+    add(scheduler, "second", range(10))
+    step(scheduler)  # 10 computed tokens each, in 2 shared blocks and one of their own
+    counters = scheduler.counters()
+    assert counters.kv_waste_ratio == 4 / 16
+    assert (counters.kv_empty_slots_total, counters.kv_owned_slots_total) == (3 + 4, 12 + 16)
+
+
+def test_counters_tell_the_state() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=32, max_num_seqs=1)
+    add(scheduler, "a", 40)
+    add(scheduler, "b", 10)
+    step(scheduler)
+    counters = scheduler.counters()
+    assert (counters.requests_running, counters.requests_waiting, counters.queued_tokens) == (1, 1, 18)
+    assert (counters.blocks_total, counters.blocks_in_use, counters.blocks_evictable) == (100, 8, 0)
+
+
+def test_a_resumed_request_goes_on_where_it_was_and_repeats_nothing() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", 5, max_tokens=4, output_token_ids=(50, 51))
+    (only,) = step(scheduler).scheduled
+    assert (only.token_ids[5:], only.output_index) == ((50, 51), 2)
+    output = one_output(scheduler)
+    assert (output.first_output_index, output.finish_reason) == (3, "length")
+    assert scheduler.counters().prefix_queries_tokens_total == 0
