@@ -173,14 +173,16 @@ def test_other_weights_are_another_revision(folder: Path) -> None:
 
 
 def test_the_digest_covers_header_size_and_pages() -> None:
-    data = np.zeros(2_000_000, np.uint8)
-    seen = {sampled_digest(data, 100)}
-    for change in (0, 99, 100, len(data) - 1, 1_000_000 // 4096 * 4096):
-        other = data.copy()
-        other[max(change, 0) : change + 8192] = 1
-        seen.add(sampled_digest(other, 100))
-    seen.add(sampled_digest(data[:-1], 100))
-    assert len(seen) == 7
+    header_bytes, data = 100, np.zeros(2_000_000, np.uint8)
+    digests = {sampled_digest(data, header_bytes), sampled_digest(data[:-1], header_bytes)}
+    for place in (0, 99, 100, 1_999_999):
+        changed = data.copy()
+        changed[place] = 1
+        digests.add(sampled_digest(changed, header_bytes))
+    trained = data.copy()
+    trained[header_bytes + 5000 :: 9000] = 1
+    digests.add(sampled_digest(trained, header_bytes))
+    assert len(digests) == 7
 
 
 # --- Sizes ------------------------------------------------------------------------------------

@@ -75,13 +75,17 @@ def test_ties_go_to_the_lowest_id() -> None:
     assert {sample(logits, [row(output_index=i, top_k=2)])[0] for i in range(50)} == {1, 2}
 
 
-def test_a_flat_distribution_reaches_beyond_the_short_list() -> None:
-    drawn = {sample(torch.zeros(1, 1000), [row(output_index=i)])[0] for i in range(200)}
-    assert max(drawn) > 900
-    assert min(drawn) < 100
-    assert {sample(torch.zeros(1, 1000), [row(output_index=i, top_k=700)])[0] // 700 for i in range(200)} == {
-        0
-    }
+@pytest.mark.parametrize("vocab", [200, 1000, 20_000])
+def test_a_flat_distribution_reaches_every_candidate(vocab: int) -> None:
+    """However long a list has to be sorted: even odds turn the number drawn into the place in order."""
+    asked = [row(output_index=i, temperature=1e15) for i in range(60)]
+    logits = -torch.arange(vocab).float().expand(60, -1)
+    assert sample(logits, asked) == [math.ceil(uniform(0, i, 0) * vocab) - 1 for i in range(60)]
+    best = vocab * 7 // 10
+    asked = [row(output_index=i, top_k=best) for i in range(60)]
+    assert sample(torch.zeros(60, vocab), asked) == [
+        math.ceil(uniform(0, i, 0) * best) - 1 for i in range(60)
+    ]
 
 
 def test_top_p_keeps_the_token_that_crosses() -> None:
@@ -96,6 +100,12 @@ def test_top_p_keeps_the_token_that_crosses() -> None:
 def test_low_temperatures_are_greedy_without_overflow(temperature: float) -> None:
     logits = torch.tensor([[-30.0, 30.0, 29.0, -30.0]])
     assert {sample(logits, [row(output_index=i, temperature=temperature)])[0] for i in range(20)} == {1}
+
+
+def test_greedy_ends_at_the_documented_temperature() -> None:
+    logits = torch.tensor([[1.0, 1.0 - 2**-24]])  # neighbours in float32: at 1e-5 nearly even odds
+    assert {sample(logits, [row(output_index=i, temperature=9.9e-6)])[0] for i in range(50)} == {0}
+    assert {sample(logits, [row(output_index=i, temperature=1e-5)])[0] for i in range(50)} == {0, 1}
 
 
 def test_draws_follow_the_distribution() -> None:

@@ -92,6 +92,13 @@ def test_user_defined_tokens_show_their_text_but_text_does_not_make_them() -> No
     assert 1 not in tokenizer.encode("<tool>")
 
 
+def test_a_vocabulary_that_looks_up_whole_words_finds_no_control_token_either() -> None:
+    tokens = ["<|>", "<tool>", *BYTE_OF_CHARACTER, "he"]
+    tokenizer = gguf_tokenizer(metadata(pre="llama-bpe", tokens=tokens), (0,))
+    assert 0 not in tokenizer.encode("<|>")
+    assert tokenizer.encode("he") == [258]
+
+
 def test_bos_comes_only_if_the_model_asks() -> None:
     plain = gguf_tokenizer(metadata(bos_token_id=0), (0,))
     asking = gguf_tokenizer(metadata(bos_token_id=0, add_bos_token=True), (0,))
