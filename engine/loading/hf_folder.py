@@ -28,10 +28,15 @@ _Size = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 _Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e300)]
 
 
+class _Named(msgspec.Struct, frozen=True):
+    """`config.json`, read for its architecture alone: others' files lack what a Llama's must have."""
+
+    architectures: list[str]
+
+
 class _ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """`config.json`: what a Llama is built from; fields that would change the answer are checked."""
 
-    architectures: list[str]
     vocab_size: _Size
     hidden_size: _Size
     intermediate_size: _Size
@@ -69,12 +74,13 @@ class HuggingFaceFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.served_name = folder.resolve().name
-        stated = _read_json(folder / "config.json", _ConfigFile)
-        if not set(stated.architectures) & set(ARCHITECTURES):
+        named = _read_json(folder / "config.json", _Named)
+        if not set(named.architectures) & set(ARCHITECTURES):
             raise ModelError(
-                f"architecture {', '.join(stated.architectures)!r} is not supported",
+                f"architecture {', '.join(named.architectures)!r} is not supported",
                 f"supported: {', '.join(ARCHITECTURES)}",
             )
+        stated = _read_json(folder / "config.json", _ConfigFile)
         self._file = SafetensorsFile.open(_weights_path(folder))
         self.config = self._config(stated)
         shapes = self._file.shapes()

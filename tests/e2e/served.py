@@ -41,15 +41,15 @@ def serve_process(state_dir: Path, port: int, *arguments: str) -> subprocess.Pop
     )
 
 
-def processes_of(state_dir: Path) -> list[str]:
-    """Command lines of all processes that belong to the cluster on `state_dir`."""
+def processes_of(state_dir: Path) -> list[psutil.Process]:
+    """All processes that belong to the cluster on `state_dir`."""
     run_dir = str((state_dir / "run").resolve())
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         environ = process.info["environ"] or {}
         command = " ".join(process.info["cmdline"] or ())
         if run_dir in command or run_dir in environ.get("RAY_SERVE_HAPROXY_CONFIG_FILE_LOC", ""):
-            found.append(command)
+            found.append(process)
     return found
 
 

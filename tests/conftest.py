@@ -1,0 +1,32 @@
+"""For all tests: what each room's tests cost, printed beside what they may cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+CAPS_S = {"engine": 150, "tenants": 50, "cluster + e2e": 210, "kernels": 70, "rest": 60}
+_ROOMS = {
+    "engine": "engine",
+    "tenants": "tenants",
+    "cluster": "cluster + e2e",
+    "e2e": "cluster + e2e",
+    "kernels": "kernels",
+}
+
+_seconds: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    folder = Path(report.nodeid.partition("::")[0]).parts[1]
+    _seconds[_ROOMS.get(folder, "rest")] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.section("seconds by room")
+    for room, cap in CAPS_S.items():
+        if room in _seconds:
+            note = "" if _seconds[room] <= cap else "   over its cap"
+            terminalreporter.line(f"{room:<14}{_seconds[room]:7.1f} of {cap}{note}")
