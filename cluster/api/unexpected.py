@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import traceback
 
+_NUM_FRAMES = 8
+
 logger = logging.getLogger("headrace.api")
 
 
 def log_unexpected(error: BaseException, request_id: str) -> None:
-    frames = traceback.extract_tb(error.__traceback__)
-    place = " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in reversed(frames))
+    innermost = list(reversed(traceback.extract_tb(error.__traceback__)))[:_NUM_FRAMES]
+    place = " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in innermost)
     logger.error("unexpected %s, request %s, at %s", type(error).__name__, request_id, place)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from cluster.api.app import build_app
 from cluster.api.services import Services
@@ -30,6 +31,7 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}<|im_start|>"
 )
 WALL_TIME = 1_700_000_000.0
+PATIENCE_S = 10
 
 
 async def settle() -> None:
@@ -241,7 +243,7 @@ class Call:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         method: str,
         path: str,
         headers: dict[str, str],
@@ -274,7 +276,9 @@ class Call:
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def finished(self) -> Call:
-        await self.task
+        """The end of the call. One that never comes is a failure, not a hang."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.task
         return self
 
     def leave(self) -> None:
@@ -282,6 +286,11 @@ class Call:
 
     def read_on(self) -> None:
         self._reads.set()
+
+    @property
+    def num_unread(self) -> int:
+        """Chunks of the body that nobody asked for."""
+        return len(self._chunks)
 
     @property
     def is_committed(self) -> bool:

@@ -19,6 +19,7 @@ from tests.cluster.fakes import Call, FakeGateway
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+MIB = 2**20
 USER = {"role": "user", "content": "hi"}
 
 
@@ -271,6 +272,10 @@ class TestJson:
         assert time.process_time() - began < 0.05
         assert error["code"] == "invalid_json"
 
+    def test_a_byte_order_mark_is_called_by_its_name(self) -> None:
+        with pytest.raises(ApiError, match="byte order mark"):
+            parse_object(b"\xef\xbb\xbf{}")
+
     def test_64_levels_and_pairs_of_surrogates_are_fine(self) -> None:
         assert parse_object(b'{"a": ' + nested(63).encode() + b"}")
         assert parse_object(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
@@ -316,18 +321,34 @@ class TestJson:
 class TestSize:
     LIMIT = Timings().max_body_bytes
 
-    async def test_a_claim_above_the_limit_is_refused_before_anything_is_read(
+    async def test_one_too_large_is_dropped_as_it_comes_and_the_connection_lives(
         self, gateway: FakeGateway
     ) -> None:
-        call = gateway.begin("POST", CHAT, chunks=[], headers={"content-length": str(self.LIMIT + 1)})
-        assert_too_large(await call.finished())
+        for claim in ({"content-length": str(5 * MIB)}, {"content-length": "5"}, {}):
+            call = await gateway.begin("POST", CHAT, chunks=[b" " * MIB] * 5, headers=claim).finished()
+            assert (call.status, call.error["code"]) == (413, "body_too_large")
+            assert "connection" not in call.headers
 
-    async def test_a_body_that_grows_beyond_it_is_refused_on_the_way(self, gateway: FakeGateway) -> None:
-        chunk = b" " * 2**20
-        call = gateway.begin(
-            "POST", CHAT, chunks=[chunk] * 5, headers={"content-length": "5"}, is_body_complete=False
-        )
-        assert_too_large(await call.finished())
+    async def test_one_without_end_is_cut_off(self, gateway: FakeGateway) -> None:
+        call = gateway.begin("POST", CHAT, chunks=[b" " * MIB] * 100)
+        assert_cut_off(await call.finished())
+        assert call.num_unread == 100 - 17
+
+    @pytest.mark.parametrize(
+        "headers",
+        [{"content-length": "9" * 5000}, {"content-length": str(5 * MIB), "expect": "100-continue"}],
+    )
+    async def test_one_that_need_not_come_is_not_read(
+        self, gateway: FakeGateway, headers: dict[str, str]
+    ) -> None:
+        call = gateway.begin("POST", CHAT, chunks=[b" " * MIB] * 5, headers=headers)
+        assert_cut_off(await call.finished())
+        assert call.num_unread == 5
+
+    async def test_a_large_one_that_stops_coming_is_not_waited_for(self, gateway: FakeGateway) -> None:
+        call = gateway.begin("POST", CHAT, chunks=[b" " * MIB] * 5, is_body_complete=False)
+        await gateway.time.advance(30)
+        assert (await call.finished()).status == 408
 
     async def test_a_body_of_exactly_the_limit_is_read(self, gateway: FakeGateway) -> None:
         body = json.dumps(text()).encode()
@@ -345,7 +366,7 @@ class TestSize:
         assert call.headers["connection"] == "close"
 
 
-def assert_too_large(call: Call) -> None:
+def assert_cut_off(call: Call) -> None:
     assert (call.status, call.error["code"]) == (413, "body_too_large")
     assert call.headers["connection"] == "close"
 

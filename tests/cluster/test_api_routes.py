@@ -7,8 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from tests.cluster.fakes import WALL_TIME, FakeGateway
+from cluster.api.middleware import RequestMiddleware
+from tests.cluster.fakes import WALL_TIME, Call, FakeGateway
 
 KEYLESS = {("GET", "/health"), ("GET", "/ready")}
 ROUTES = {
@@ -160,6 +162,15 @@ class TestFailures:
         assert "unexpected RuntimeError" in caplog.text
         assert "secret" not in caplog.text + call.body.decode()
         assert 'headrace_requests_total{code="500",route="/v1/models"} 1.0' in await metrics(gateway)
+
+    async def test_one_in_the_middle_of_an_answer_leaves_it_unfinished(self, gateway: FakeGateway) -> None:
+        async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise RuntimeError
+
+        call = await Call(RequestMiddleware(fails, gateway.services), "GET", "/", {}, [b""]).finished()
+        assert [message["type"] for message in call.messages] == ["http.response.start"]
+        assert 'headrace_requests_total{code="500",route="other"} 1.0' in await metrics(gateway)
 
     async def test_nothing_of_prompt_or_key_is_logged(
         self, gateway: FakeGateway, caplog: pytest.LogCaptureFixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -37,9 +38,12 @@ async def test_a_streams_latencies_are_what_its_client_waits(gateway: FakeGatewa
     assert value(registry, "generation_tokens_total", tenant="acme") == 3
 
 
-async def test_one_that_was_left_counts_its_tokens_and_no_whole_latency(gateway: FakeGateway) -> None:
+@pytest.mark.parametrize("stream", [True, False])
+async def test_one_that_was_left_counts_its_tokens_and_no_whole_latency(
+    gateway: FakeGateway, stream: bool
+) -> None:
     gateway.generator.script = [TextDelta("a"), Gate()]
-    call = gateway.begin("POST", TEXT, body=BODY)
+    call = gateway.begin("POST", TEXT, body={**BODY, "stream": stream})
     await settle()
     assert gateway.telemetry.num_in_flight == 1
     call.leave()
