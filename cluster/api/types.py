@@ -137,7 +137,7 @@ class ChatCompletionRequest(SamplingFields):
 
 def _one_prompt(value: Any) -> Any:
     """A string or a list of token ids; a list that holds exactly one of these is that one."""
-    if isinstance(value, list) and any(isinstance(member, str | list) for member in value):
+    if isinstance(value, list) and not {str, list}.isdisjoint(map(type, value)):
         if len(value) > 1:
             raise _problem("must be one prompt: a string or a list of token ids")
         value = value[0]

@@ -257,10 +257,19 @@ NOT_JSON: dict[str, bytes] = {
     "65 levels": b'{"metadata": ' + nested(64).encode() + b"}",
     "250 levels in an ignored field": b'{"metadata": ' + nested(250).encode() + b"}",
     "250 levels in tools": b'{"tools": ' + nested(250).encode() + b"}",
+    "a float beyond all, spelt out": b'{"temperature": ' + b"9" * 310 + b".0}",
+    "a float beyond all, in an ignored field": b'{"metadata": 1E+0400}',
     "1000 lists": nested(1000).encode(),
     "100000 lists": nested(100_000).encode(),
     "4 MiB of openings": b"[" * (4 * 2**20),
     "100000 objects": b'{"a":' * 100_000,
+}
+
+TOO_MUCH: dict[str, bytes] = {
+    "lists": b'{"metadata": [' + b",".join([b"[]"] * 2**16) + b"]}",
+    "objects": b'{"metadata": [' + b",".join([b"{}"] * 2**16) + b"]}",
+    "lists in lists": b'{"metadata": [' + b",".join([b"[[],[]]"] * 2**15) + b"]}",
+    "floats": b'{"metadata": [' + b",".join([b"1.5"] * 2**16) + b",1.5]}",
 }
 
 
@@ -271,6 +280,13 @@ class TestJson:
         error = await refused(gateway, CHAT, NOT_JSON[kind])
         assert time.process_time() - began < 0.05
         assert error["code"] == "invalid_json"
+
+    @pytest.mark.parametrize("kind", TOO_MUCH)
+    async def test_more_parts_than_any_request_needs_are_refused(
+        self, gateway: FakeGateway, kind: str
+    ) -> None:
+        error = await refused(gateway, CHAT, TOO_MUCH[kind])
+        assert f"more than {2**16} lists, objects or floats" in error["message"]
 
     def test_a_byte_order_mark_is_called_by_its_name(self) -> None:
         with pytest.raises(ApiError, match="byte order mark"):
