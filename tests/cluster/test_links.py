@@ -7,93 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster.link import Counters, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
-from cluster.links import Links, TokenInbox
-from engine.request import Request, RequestOutput, SamplingParams
-
-IDLE = Counters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0)
-
-
-def hello(replica_id: str) -> Hello:
-    return Hello(replica_id, 1, "tiny", "r1", b"root", 16, 512, 4, 100)
-
-
-def request(request_id: str = "r") -> Request:
-    return Request(
-        request_id=request_id,
-        prompt_token_ids=(1, 2, 3),
-        sampling=SamplingParams(max_tokens=8),
-        hash_root=b"root",
-    )
-
-
-def row(request_id: str, first: int, *tokens: int, finish: str | None = None) -> RequestOutput:
-    return RequestOutput(request_id, 0, 0, first, tokens, finish_reason=finish)  # type: ignore[arg-type]
-
-
-class FakeReplica:
-    """A `TokenLink` whose stream the test writes and whose calls it reads."""
-
-    def __init__(self, replica_id: str) -> None:
-        self.replica_id = replica_id
-        self.aborted: list[str] = []
-        self.reply: SubmitReply | LinkDown | asyncio.Event = SubmitReply(accepted=True)
-        self.attached_again = asyncio.Event()
-        self._attached = 0
-        self._stream: asyncio.Queue[LinkMessage | LinkDown] = asyncio.Queue()
-
-    async def submit(self, request: Request) -> SubmitReply:
-        if isinstance(self.reply, asyncio.Event):
-            await self.reply.wait()
-            return SubmitReply(accepted=True)
-        if isinstance(self.reply, LinkDown):
-            raise self.reply
-        return self.reply
-
-    async def abort(self, request_ids: tuple[str, ...]) -> None:
-        self.aborted += request_ids
-
-    async def report(self, report: Report) -> None: ...
-
-    async def attach(self) -> AsyncIterator[LinkMessage]:
-        self._attached += 1
-        if self._attached == 2:
-            self.attached_again.set()
-        yield hello(self.replica_id)
-        while True:
-            message = await self._stream.get()
-            if isinstance(message, LinkDown):
-                raise message
-            yield message
-
-    def say(self, *rows: RequestOutput, counters: Counters = IDLE) -> None:
-        self._stream.put_nowait(StepMessage(outputs=rows, counters=counters))
-
-    def die(self) -> None:
-        self._stream.put_nowait(LinkDown("killed"))
-
-
-class Rig:
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.discarded = 0
-        self.replicas: dict[str, FakeReplica] = {}
-        self.links = Links(self._connect, lambda: self.now, self._discard)
-
-    def _connect(self, replica_id: str) -> FakeReplica:
-        return self.replicas.setdefault(replica_id, FakeReplica(replica_id))
-
-    def _discard(self, tokens: int) -> None:
-        self.discarded += tokens
-
-    def candidates(self) -> set[str]:
-        return {load.replica_id for load in self.links.candidates()}
-
-
-async def settle() -> None:
-    """Lets everything that is ready run."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+from cluster.link import Counters, LinkDown, SubmitReply
+from cluster.links import TokenInbox
+from tests.cluster.fake_replica import LinkRig as Rig
+from tests.cluster.fake_replica import request, row, settle
 
 
 @pytest.fixture
