@@ -96,6 +96,8 @@ def _headers(answer: Answer, limit: TokenLimit) -> dict[str, str]:
         headers["x-headrace-max-tokens"] = str(limit.max_tokens)
     if answer.generation is not None:
         headers["x-headrace-replica"] = answer.generation.replica_id
+        if answer.generation.timing is not None:
+            headers["x-headrace-queue-ms"] = str(round(1000 * answer.generation.timing.queued_s))
     return headers
 
 
