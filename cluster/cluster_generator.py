@@ -17,7 +17,7 @@ from engine.text_stream import TextStream
 from tenants.tenant import Tenant, cache_salt
 
 MAX_SUBMITS = 3
-"""A submit that finds its replica gone tries another one, twice."""
+"""A submit that finds its replica gone tries another one, twice; never the same one again."""
 
 
 class Admits(Protocol):
@@ -47,8 +47,10 @@ class ClusterGenerator:
         tenant = await self._admission.admit(request.tenant)
         salt = cache_salt(self._secret, tenant.tenant_id)
         chains: dict[bytes, tuple[BlockHash, ...]] = {}
+        tried: set[str] = set()
         for attempt in range(MAX_SUBMITS):
-            replica_id = self._choose(request)
+            replica_id = self._choose(request, tried)
+            tried.add(replica_id)
             try:
                 asked = self._request_for(replica_id, request, salt, attempt, chains)
                 answer = await self._links.submit(replica_id, asked, len(request.prompt_token_ids))
@@ -60,8 +62,9 @@ class ClusterGenerator:
             return ClusterGeneration(self._links, answer, text, request, self._on_discarded)
         raise no_capacity("No replica could take the request; try again shortly.")
 
-    def _choose(self, request: GenerationRequest) -> str:
-        chosen = choose_replica(self._links.candidates(), len(request.prompt_token_ids), self._rng)
+    def _choose(self, request: GenerationRequest, tried: set[str]) -> str:
+        candidates = [load for load in self._links.candidates() if load.replica_id not in tried]
+        chosen = choose_replica(candidates, len(request.prompt_token_ids), self._rng)
         if chosen is None:
             raise no_capacity("No replica can serve at the moment; try again shortly.")
         return chosen

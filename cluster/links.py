@@ -57,6 +57,14 @@ class TokenInbox:
     def fail(self, reason: LinkDown) -> None:
         self._outputs.put_nowait(reason)
 
+    def discard(self) -> int:
+        """Drops what was not read; the number of its tokens."""
+        tokens = 0
+        while not self._outputs.empty():
+            item = self._outputs.get_nowait()
+            tokens += 0 if isinstance(item, LinkDown) else len(item.token_ids)
+        return tokens
+
     async def get(self) -> RequestOutput:
         item = await self._outputs.get()
         if isinstance(item, LinkDown):
@@ -199,6 +207,8 @@ class Links:
 
     def abort(self, inbox: TokenInbox) -> None:
         """Stops a request, whatever its state; its inbox hears nothing more. Safe to repeat."""
+        if unread := inbox.discard():
+            self._on_discarded(unread)
         link = self._links.get(inbox.replica_id)
         if link is not None and self._drop(link, inbox.request_id):
             self._start_chore(self._send_abort(link, inbox.request_id))
