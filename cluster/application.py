@@ -9,9 +9,11 @@ from typing import Any
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ApplicationStatus
 
 from cluster import gateway, replica
 from cluster.spec import ClusterSpec
+from cluster.stages import StartError
 
 log = logging.getLogger("headrace.launch")
 
@@ -51,6 +53,16 @@ def build_application(spec: ClusterSpec, max_answer_s: float) -> serve.Applicati
         ray_actor_options={"num_cpus": 0.1},
         **common,
     ).bind(spec.to_json(), replicas)
+
+
+def deploy_failure() -> StartError | None:
+    """What Serve says if the application could not be deployed."""
+    application = serve.status().applications.get(APPLICATION)
+    if application is None or application.status != ApplicationStatus.DEPLOY_FAILED:
+        return None
+    return StartError(
+        application.message.strip().splitlines()[-1][:300], "see <state-dir>/run/ray and launch.log"
+    )
 
 
 async def shut_down(drain_limit_s: float) -> int:

@@ -7,13 +7,11 @@ replicas report the next three; ready is the gateway's own `/ready`.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import secrets
 import signal
 import sys
-import threading
 import time
 import traceback
 import urllib.request
@@ -22,6 +20,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from cluster.greeting import front_address, greet
 from cluster.preflight import check_memory, check_port, check_state_dir, open_model, plan_engine
 from cluster.ray_env import ray_environment
 from cluster.redis_check import check_redis
@@ -31,15 +30,15 @@ from cluster.serve_command import SETTINGS_VARIABLE
 from cluster.settings import ServeSettings, root_secret
 from cluster.spec import ClusterSpec
 from cluster.stages import Stages, StartError
-from cluster.start_reports import StageReport, StartReports
-from cluster.supervisor import adopt_orphans, sweep_descendants
+from cluster.start_reports import StartReports
+from cluster.start_watch import StartWatch
+from cluster.supervisor import ASKS_TO_STOP, adopt_orphans, sweep_descendants
 from engine.config import EngineConfig
 from tenants.bootstrap import BootstrapError, ensure_demo
 from tenants.redis_client import connect
 from tenants.store import StoreUnavailable
 from tenants.store_redis import RedisTenantStore
 
-START_TIMEOUT_S = 600.0
 MAX_ANSWER_S = 600.0
 DRAIN_LIMIT_S = 30.0
 POLL_S = 0.1
@@ -47,8 +46,8 @@ OBJECT_STORE_BYTES = 80 * 2**20
 """Ray's smallest object store: tokens travel in calls, nothing of ours is stored."""
 
 
-class Interrupted(Exception):
-    """The operator asked for a stop while the cluster was starting."""
+class Interrupted(KeyboardInterrupt):
+    """The operator asked for a stop while the cluster was starting. No `except Exception` hides it."""
 
 
 class Launcher:
@@ -61,10 +60,23 @@ class Launcher:
         self._run_dir: RunDir | None = None
         self._redis: RedisServer | None = None
         self._is_deployed = False
-        self.is_ready = False
+        self._is_starting = True
+        self.is_asked_to_stop = False
+
+    def ask_to_stop(self) -> None:
+        """From a signal handler. Raises `Interrupted` into a start; anything else goes on to its end."""
+        was_asked, self.is_asked_to_stop = self.is_asked_to_stop, True
+        if self._is_starting and not was_asked:
+            raise Interrupted
 
     def start(self) -> None:
-        """Raises `StartError`."""
+        """Raises `StartError`, or `Interrupted` at the first `ask_to_stop` before it has ended."""
+        try:
+            self._start()
+        finally:
+            self._is_starting = False
+
+    def _start(self) -> None:
         settings = self._settings
         with self.stages.stage("environment") as detail:
             check_port(settings.host, settings.port)
@@ -84,12 +96,9 @@ class Launcher:
         with self.stages.stage("Ray"):
             self._start_ray(spec)
             self._deploy(spec)
-        self._await_replicas(spec)
-        with self.stages.stage("ready"):
-            self._await_ready()
+        self._await_ready(spec)
         self._console.print(f"Ready after {self.stages.elapsed_s:.1f} s.")
-        self.is_ready = True
-        _greet(self._console, self.address, settings, spec.served_name)
+        greet(self._console, settings, spec.served_name)
 
     def _warn(self, warning: str) -> None:
         self._console.print(f"  [yellow]warning: {warning}[/yellow]", soft_wrap=True)
@@ -101,6 +110,10 @@ class Launcher:
             raise StartError(
                 f"another cluster runs on --state-dir {self._settings.state_dir}",
                 "stop it, or choose another --state-dir",
+            ) from None
+        except OSError as error:
+            raise StartError(
+                f"the run directory cannot be made: {error}", "remove what is in its way"
             ) from None
 
     def _open_redis(self) -> str:
@@ -170,58 +183,34 @@ class Launcher:
         serve.run_many([target], wait_for_applications_running=False)
         self._is_deployed = True
 
-    def _await_replicas(self, spec: ClusterSpec) -> None:
-        """Shows each stage once the last replica has passed it. Raises `StartError` for one that failed."""
-        names = [] if spec.settings.model.startswith("tape:") else ["weights", "KV pool", "warm-up"]
-        reports = StartReports(spec.redis_url, spec.cluster_id)
-        passed: dict[str, list[StageReport]] = {name: [] for name in names}
-        deadline = time.monotonic() + START_TIMEOUT_S
-        for name in names:
-            self.stages.current = name
-            with self._console.status(f"{name} …"):
-                while len(passed[name]) < spec.settings.replicas:
-                    self._collect(reports, passed)
-                    if time.monotonic() > deadline:
-                        raise StartError(f"not done after {START_TIMEOUT_S:.0f} s", "see the replicas' logs")
-                    time.sleep(POLL_S)
-            slowest = max(passed[name], key=lambda report: report.seconds)
-            self.stages.done(name, slowest.seconds, slowest.detail)
+    def _await_ready(self, spec: ClusterSpec) -> None:
+        from cluster.application import deploy_failure
 
-    def _collect(self, reports: StartReports, passed: dict[str, list[StageReport]]) -> None:
-        for report in reports.pop_all():
-            if report.error is not None:
-                raise StartError(report.error, report.remedy)
-            passed[report.stage].append(report)
+        watch = StartWatch(
+            self.stages,
+            StartReports(spec.redis_url, spec.cluster_id),
+            deploy_failure,
+            time.monotonic,
+            self._pause,
+        )
+        if not spec.settings.model.startswith("tape:"):
+            watch.await_replicas(["weights", "KV pool", "warm-up"], spec.settings.replicas)
+        address = front_address(self._settings.host, self._settings.port)
+        watch.await_ready(lambda: _answers(f"{address}/ready"))
 
-    def _await_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _answers(f"{self.address}/ready"):
-            self._raise_if_deploy_failed()
-            if time.monotonic() > deadline:
-                raise StartError(f"not ready after {START_TIMEOUT_S:.0f} s", "see the log files")
-            time.sleep(POLL_S)
-
-    def _raise_if_deploy_failed(self) -> None:
-        from ray import serve
-        from ray.serve.schema import ApplicationStatus
-
-        application = serve.status().applications.get("headrace")
-        if application is not None and application.status == ApplicationStatus.DEPLOY_FAILED:
-            raise StartError(application.message.strip().splitlines()[-1][:300], "see the log files")
+    def _pause(self) -> None:
+        """Between two looks. Ray may have caught the `Interrupted` that was raised into it."""
+        time.sleep(POLL_S)
+        if self.is_asked_to_stop:
+            raise Interrupted
 
     def check(self) -> None:
-        """Raises `StartError` if what was started has ended by itself."""
+        """Tells, once, if Redis has ended by itself."""
         if self._redis is not None and not self._redis.is_running:
             self._console.print(
                 "[bold red]Redis has ended[/bold red]; keys cannot be checked until a restart"
             )
             self._redis = None
-
-    @property
-    def address(self) -> str:
-        host = self._settings.host
-        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-        return f"http://{shown}:{self._settings.port}"
 
     def stop(self) -> None:
         """Drains, then takes everything down that `start` brought up. Safe after a failed start."""
@@ -276,25 +265,6 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _greet(console: Console, address: str, settings: ServeSettings, served_name: str) -> None:
-    """The address, the keys' files and a line to paste."""
-    body = json.dumps({"model": served_name, "messages": [{"role": "user", "content": "Say hello."}]})
-    key = settings.state_dir / "demo.key"
-    console.print(
-        f"""
-Serving {served_name} at {address}
-Key: {key}   admin key: {settings.state_dir / "admin.key"}
-
-  curl {address}/v1/chat/completions -H "Authorization: Bearer $(cat {key})" \\
-    -H "Content-Type: application/json" -d '{body}'
-
-Ctrl-C drains and stops; a second one stops at once.""",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
-
-
 def _fail(console: Console, stage: str, error: StartError) -> int:
     console.print(f"[bold red]failed[/bold red] in stage {stage}: ", end="")
     console.print(f"{error.message}\n  remedy: {error.remedy}", markup=False, soft_wrap=True)
@@ -306,19 +276,18 @@ def main() -> int:
     adopt_orphans()
     settings = ServeSettings.model_validate_json(os.environ.pop(SETTINGS_VARIABLE))
     console = _own_console()
-    asked = threading.Event()
     launcher = Launcher(settings, console)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        if not launcher.is_ready:
-            raise Interrupted
+        launcher.ask_to_stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ASKS_TO_STOP:
         signal.signal(number, on_signal)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKS_TO_STOP)
         launcher.start()
-        while not asked.wait(timeout=0.5):
+        while not launcher.is_asked_to_stop:
+            time.sleep(POLL_S)
             launcher.check()
         return 0
     except Interrupted:

@@ -30,7 +30,7 @@ def load_engine(spec: ClusterSpec, replica_id: str) -> LoadedEngine:
         return _load(spec, replica_id, reports)
     except Exception as error:
         message, remedy = _explain(error)
-        reports.push(StageReport(replica_id, "replica", 0.0, error=message, remedy=remedy))
+        reports.push(StageReport(replica_id, reports.current, 0.0, error=message, remedy=remedy))
         raise
 
 

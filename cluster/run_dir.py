@@ -28,27 +28,38 @@ class RunDir:
         self._lock: IO[str] | None = None
 
     @classmethod
-    def claim(cls, state_dir: Path) -> RunDir:
-        """Takes the run directory of `state_dir`, empty. Raises `RunDirBusy`."""
+    def claim(cls, state_dir: Path, temp: Path = Path("/tmp")) -> RunDir:
+        """Takes the run directory of `state_dir`, empty, in `temp`.
+
+        Raises `RunDirBusy`, or `OSError` where something that is not ours is in the way.
+        """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        base = Path("/tmp") / f"hr-{os.getuid()}"
+        base = temp / f"hr-{os.getuid()}"
         _make_private(base)
         name = blake2b(str(state_dir.resolve()).encode(), digest_size=3).hexdigest()
         run_dir = cls(base / name)
         run_dir._take_lock(base / f"{name}.lock")
-        shutil.rmtree(run_dir.path, ignore_errors=True)
-        run_dir.path.mkdir(mode=0o700)
-        link = state_dir / "run"
-        link.unlink(missing_ok=True)
-        link.symlink_to(run_dir.path)
+        try:
+            run_dir._make_empty(state_dir / "run")
+        except OSError:
+            run_dir.release()
+            raise
         return run_dir
 
     def _take_lock(self, path: Path) -> None:
-        self._lock = open(path, "a")  # noqa: SIM115  held for the life of the process
+        lock = open(path, "a")  # noqa: SIM115  held for the life of the process
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            lock.close()
             raise RunDirBusy from None
+        self._lock = lock
+
+    def _make_empty(self, link: Path) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(mode=0o700)
+        link.unlink(missing_ok=True)
+        link.symlink_to(self.path)
 
     @property
     def ray(self) -> Path:

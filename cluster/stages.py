@@ -18,7 +18,7 @@ class StartError(Exception):
 
 
 class Stages:
-    """Prints one line a stage. `clock` is monotonic, in seconds."""
+    """Prints one line a stage; `current` is the one that a failure belongs to. `clock` is monotonic, in s."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
@@ -29,15 +29,20 @@ class Stages:
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[str], None]]:
         """Times a stage; the yielded function sets the detail shown beside it."""
-        self.current = name
         begun = self._clock()
         details: list[str] = []
-        with self._console.status(f"{name} …"):
+        with self.waiting(name):
             yield details.append
         self.done(name, self._clock() - begun, "; ".join(details))
 
-    def done(self, name: str, seconds: float, detail: str = "") -> None:
+    @contextmanager
+    def waiting(self, name: str) -> Iterator[None]:
+        """Shows that a stage is under way; its time is told by `done`."""
         self.current = name
+        with self._console.status(f"{name} …"):
+            yield
+
+    def done(self, name: str, seconds: float, detail: str = "") -> None:
         self._console.print(f"  {name:<12}{seconds:6.1f} s   {detail}", highlight=False, soft_wrap=True)
 
     @property

@@ -27,11 +27,15 @@ class StageReport(msgspec.Struct, frozen=True):
 
 
 class StartReports:
-    """`cluster_id` tells this start from earlier ones on the same Redis. Raises `redis.RedisError`."""
+    """`cluster_id` tells this start from earlier ones on the same Redis. Raises `redis.RedisError`.
+
+    `current` is the stage that this replica is in, for a report of its failure.
+    """
 
     def __init__(self, redis_url: str, cluster_id: str) -> None:
         self._redis = redis.Redis.from_url(redis_url, socket_timeout=5, socket_connect_timeout=5)
         self._key = _KEY.format(cluster_id)
+        self.current = "replica"
 
     def push(self, report: StageReport) -> None:
         with self._redis.pipeline() as pipeline:
@@ -51,6 +55,7 @@ class StartReports:
         self, replica_id: str, name: str, clock: Callable[[], float]
     ) -> Iterator[Callable[[str], None]]:
         """Reports the stage when it has passed; the yielded function sets its detail."""
+        self.current = name
         begun = clock()
         details: list[str] = []
         yield details.append

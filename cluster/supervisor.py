@@ -18,6 +18,9 @@ from types import FrameType
 
 import psutil
 
+ASKS_TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which an operator, a terminal or an init system asks for a stop."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -32,16 +35,17 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def sweep_descendants(grace_s: float) -> int:
-    """Ends every descendant: SIGTERM, then after `grace_s` SIGKILL. Returns how many there were."""
-    found = 0
+def sweep_descendants(grace_s: float) -> None:
+    """Ends every descendant: one SIGTERM to each, SIGKILL after `grace_s`. Returns once none is left."""
+    asked: set[psutil.Process] = set()
     deadline = time.monotonic() + grace_s
     while children := psutil.Process().children(recursive=True):
-        found = max(found, len(children))
+        is_over = time.monotonic() >= deadline
         for child in children:
-            _end(child, kill=time.monotonic() >= deadline)
+            if is_over or child not in asked:
+                _end(child, kill=is_over)
+        asked.update(children)
         psutil.wait_procs(children, timeout=0.2)
-    return found
 
 
 def _end(process: psutil.Process, *, kill: bool) -> None:
@@ -50,11 +54,13 @@ def _end(process: psutil.Process, *, kill: bool) -> None:
 
 
 def supervise(command: list[str], environment: Mapping[str, str]) -> int:
-    """Runs `command` to its end and returns its exit status.
+    """Runs `command` to its end and returns its exit status, 2 if a signal ended it.
 
-    The first SIGINT, SIGTERM or SIGHUP asks it to drain (SIGINT); the second ends everything at once.
+    The first of `ASKS_TO_STOP` asks it to drain (SIGINT); the second ends everything at once. It starts
+    with these signals blocked and unblocks them once it can be asked, so that none comes too early.
     """
     adopt_orphans()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ASKS_TO_STOP)
     child = subprocess.Popen(
         command, env=dict(environment), start_new_session=True, preexec_fn=die_with_parent
     )
@@ -68,8 +74,9 @@ def supervise(command: list[str], environment: Mapping[str, str]) -> int:
         asked = True
         child.send_signal(signal.SIGINT)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ASKS_TO_STOP:
         signal.signal(number, on_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKS_TO_STOP)
     status = child.wait()
     sweep_descendants(grace_s=0 if status < 0 else 2)
     if status < 0:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.fakes import FakeGateway
+from tests.tenants.conftest import redis, redis_url
+
+__all__ = ["redis", "redis_url"]
 
 
 @pytest.fixture
