@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cluster.link import Counters
@@ -26,7 +26,7 @@ _GAUGES = {
     "blocks_evictable": "KV blocks that hold cached prefixes of nobody's",
     "kv_waste_ratio": "Slots without a token / slots of blocks owned by running requests",
 }
-_TOTALS = {
+_COUNTERS = {
     "preemptions_total": "Preemptions of running requests",
     "prefix_queries_tokens_total": "Prompt tokens looked up in the prefix cache",
     "prefix_hits_tokens_total": "Prompt tokens served from the prefix cache",
@@ -73,5 +73,7 @@ class _CounterCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         counters = self._counters()
-        for field, help_text in (_GAUGES | _TOTALS).items():
+        for field, help_text in _GAUGES.items():
             yield GaugeMetricFamily(f"headrace_engine_{field}", help_text, value=getattr(counters, field))
+        for field, help_text in _COUNTERS.items():
+            yield CounterMetricFamily(f"headrace_engine_{field}", help_text, value=getattr(counters, field))

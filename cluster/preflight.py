@@ -27,15 +27,16 @@ CLUSTER_OVERHEAD_BYTES = 900 * 2**20
 def check_port(host: str, port: int) -> None:
     """Raises `StartError` if the front port cannot be opened."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            raise StartError(
-                f"--host {host} --port {port} cannot be opened: {error.strerror}",
-                "stop what listens there, or choose another --port",
-            ) from None
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "this is no host name"
+        raise StartError(
+            f"--host {host} --port {port} cannot be opened: {reason}",
+            "stop what listens there, or choose another --host or --port",
+        ) from None
 
 
 def open_model(settings: ServeSettings) -> ModelSource:
@@ -75,10 +76,11 @@ def plan_engine(settings: ServeSettings, source: ModelSource) -> tuple[EngineCon
 
 
 def check_memory(settings: ServeSettings, source: ModelSource, dtype: str) -> None:
-    """Raises `StartError` if this machine's free memory cannot hold the replicas."""
+    """Raises `StartError` if this machine's free memory cannot hold the replicas. A tape holds no KV."""
     if settings.device != "cpu":
         return
-    each = source.weights_bytes(dtype) + settings.kv_memory + REPLICA_OVERHEAD_BYTES
+    kv_bytes = settings.kv_memory if source.tape is None else 0
+    each = source.weights_bytes(dtype) + kv_bytes + REPLICA_OVERHEAD_BYTES
     needed = settings.replicas * each + CLUSTER_OVERHEAD_BYTES
     free = psutil.virtual_memory().available
     if needed > free:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from msgspec import DecodeError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
@@ -24,6 +25,7 @@ from cluster.replica_registry import ReplicaGone
 from engine.request import Request
 
 _GONE = (RayError, RayServeException, ReplicaGone)
+_NOT_OURS = "the replica sent what is no message of this version"
 
 
 class ServeLink:
@@ -35,7 +37,11 @@ class ServeLink:
         self._replica_id = replica_id
 
     async def submit(self, request: Request) -> SubmitReply:
-        return decode_reply(await self._call("submit", self._gateway_id, encode(request)))
+        reply = await self._call("submit", self._gateway_id, encode(request))
+        try:
+            return decode_reply(reply)
+        except DecodeError:
+            raise LinkDown(_NOT_OURS) from None
 
     async def abort(self, request_ids: tuple[str, ...]) -> None:
         await self._call("abort", list(request_ids))
@@ -50,6 +56,8 @@ class ServeLink:
                 yield decode_message(data)
         except _GONE as error:
             raise LinkDown(_reason(error)) from None
+        except DecodeError:
+            raise LinkDown(_NOT_OURS) from None
         finally:
             stream.cancel()
 

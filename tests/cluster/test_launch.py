@@ -29,10 +29,13 @@ def test_a_request_during_a_start_ends_it_and_the_next_one_lets_the_clearing_up_
     assert starting.is_asked_to_stop
 
 
-def test_a_request_that_something_swallowed_is_remembered(tmp_path: Path) -> None:
+def test_a_request_that_something_swallowed_is_remembered_and_raised_once_more_only_there(
+    tmp_path: Path,
+) -> None:
     starting = launcher(tmp_path)
     with pytest.raises(Interrupted):
         starting.ask_to_stop()
+    starting.ask_to_stop()
     with pytest.raises(Interrupted):
         starting._pause()
 

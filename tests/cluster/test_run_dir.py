@@ -41,9 +41,9 @@ def test_it_is_private_empty_and_linked_from_the_state_directory(claim: Callable
     assert (tmp_path / "state" / "run").readlink() == run_dir.path
 
 
-def test_its_sockets_fit_where_haproxy_takes_97_bytes() -> None:
-    """Ray names a socket by a node id of 56 characters; uid and name at their longest."""
-    path = RunDir(Path("/tmp/hr-4294967294/abcdef")).haproxy / ("n" * 56)
+def test_its_sockets_fit_where_haproxy_takes_97_bytes(claim: Callable) -> None:
+    """Ray names a socket by a node id of 56 characters; the user's id at its longest."""
+    path = RunDir(Path("/tmp/hr-4294967294") / claim().path.name).haproxy / ("n" * 56)
     assert len(os.fsencode(path)) <= 97
 
 

@@ -1,0 +1,188 @@
+"""What is known to fail before Ray starts: one line that says what is wrong, one that says what to do."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from cluster.preflight import (
+    CLUSTER_OVERHEAD_BYTES,
+    REPLICA_OVERHEAD_BYTES,
+    check_memory,
+    check_port,
+    check_state_dir,
+    open_model,
+    plan_engine,
+)
+from cluster.settings import ServeSettings
+from cluster.stages import StartError
+from engine.config import BLOCK_SIZE
+from engine.loading.source import ModelSource
+from tests.builders_model import TINY, tiny_source
+
+BLOCK_BYTES = 2 * 30 * 3 * BLOCK_SIZE * 64 * 4
+"""A block of the tape's model in float32: K and V, 30 layers, 3 heads of 64."""
+MIB = 2**20
+
+
+def settings(**given: Any) -> ServeSettings:
+    return ServeSettings(**{"model": "tape:", "dtype": "float32"} | given)
+
+
+def plan(**given: Any) -> tuple[Any, str, str | None]:
+    return plan_engine(settings(**given), open_model(settings(**given)))
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+class TestPort:
+    def test_one_that_is_taken_is_named_with_the_way_out(self, taken: int) -> None:
+        with pytest.raises(
+            StartError, match=f"--host 127.0.0.1 --port {taken} cannot be opened: Address already in use"
+        ) as caught:
+            check_port("127.0.0.1", taken)
+        assert "--port" in caught.value.remedy
+
+    def test_one_that_was_just_left_is_free(self) -> None:
+        """Its last connection is in TIME_WAIT on our side: a restart must not wait for that."""
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            host, port = listener.getsockname()
+            with socket.create_connection((host, port)) as client:
+                accepted, _ = listener.accept()
+                accepted.close()
+                assert client.recv(1) == b""
+        check_port(host, port)
+
+    @pytest.mark.parametrize("host", ["203.0.113.1", "a" * 300, "::2"])
+    def test_a_host_that_is_not_ours_is_named(self, host: str) -> None:
+        with pytest.raises(StartError, match=f"--host {host} --port 8000 cannot be opened: "):
+            check_port(host, 8000)
+
+    def test_a_machine_without_ipv6_is_told_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(family: int) -> None:
+            raise OSError(97, "Address family not supported by protocol")
+
+        monkeypatch.setattr(socket, "socket", refuse)
+        with pytest.raises(StartError, match=r"--host ::1 .*: Address family not supported"):
+            check_port("::1", 8000)
+
+
+class TestModel:
+    def test_one_that_is_not_there_names_the_flag_and_the_remedy(self) -> None:
+        with pytest.raises(StartError, match=r"--model no\.gguf: model 'no\.gguf' was not found") as caught:
+            open_model(settings(model="no.gguf"))
+        assert "GGUF file" in caught.value.remedy
+
+    def test_a_folder_and_a_tape_are_opened(self) -> None:
+        assert open_model(settings(model=str(TINY))).tape is None
+        assert open_model(settings()).served_name == "tape"
+
+
+class TestEngine:
+    def test_its_pool_is_what_the_memory_holds_and_its_sizes_are_the_settings(self) -> None:
+        config, dtype, warning = plan(
+            kv_memory=600 * BLOCK_BYTES + 1, max_num_seqs=7, max_num_batched_tokens=99
+        )
+        assert (config.num_blocks, config.max_num_seqs, config.max_num_batched_tokens) == (600, 7, 99)
+        assert (config.max_model_len, dtype, warning) == (8192, "float32", None)
+
+    def test_a_smaller_dtype_makes_more_blocks(self) -> None:
+        assert plan(kv_memory=600 * BLOCK_BYTES, dtype="bfloat16")[0].num_blocks == 1200
+
+    def test_a_context_that_just_fits_the_pool_is_left_alone(self) -> None:
+        config, _, warning = plan(kv_memory=513 * BLOCK_BYTES)
+        assert (config.max_model_len, warning) == (512 * BLOCK_SIZE, None)
+
+    def test_one_that_does_not_is_lowered_with_a_warning(self) -> None:
+        config, _, warning = plan(kv_memory=512 * BLOCK_BYTES)
+        assert config.max_model_len == 511 * BLOCK_SIZE == 8176
+        assert warning == "context lowered from 8192 to 8176 tokens, which --kv-memory holds"
+
+    def test_an_explicit_one_that_does_not_is_refused_and_each_way_out_works(self) -> None:
+        with pytest.raises(
+            StartError, match=r"--max-model-len 5000 does not fit: .* holds 4784 tok"
+        ) as caught:
+            plan(kv_memory=300 * BLOCK_BYTES, max_model_len=5000)
+        enough = (313 + 1) * BLOCK_BYTES
+        assert caught.value.remedy == f"use --max-model-len 4784 or less, or --kv-memory {enough} or more"
+        assert plan(kv_memory=300 * BLOCK_BYTES, max_model_len=4784)[0].max_model_len == 4784
+        assert plan(kv_memory=enough, max_model_len=5000)[0].max_model_len == 5000
+        with pytest.raises(StartError, match="does not fit"):
+            plan(kv_memory=enough - 1, max_model_len=5000)
+
+    def test_one_beyond_the_trained_context_is_refused(self) -> None:
+        with pytest.raises(StartError, match="9000 tokens are beyond the 8192") as caught:
+            plan(max_model_len=9000)
+        assert caught.value.remedy == "give --max-model-len 8192 or less"
+
+    def test_memory_for_no_block_is_refused_with_what_is_enough(self) -> None:
+        with pytest.raises(StartError, match="hold 1 blocks") as caught:
+            plan(kv_memory=2 * BLOCK_BYTES - 1)
+        assert caught.value.remedy == f"give at least --kv-memory {2 * BLOCK_BYTES}"
+        assert plan(kv_memory=2 * BLOCK_BYTES)[0].max_model_len == BLOCK_SIZE
+
+
+class TestMemory:
+    @pytest.fixture
+    def free(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+        """Free memory as the test sets it."""
+        memory = SimpleNamespace(available=0)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+        return memory
+
+    def needed(self, source: ModelSource, replicas: int, kv_memory: int) -> int:
+        each = source.weights_bytes("float32") + kv_memory + REPLICA_OVERHEAD_BYTES
+        return replicas * each + CLUSTER_OVERHEAD_BYTES
+
+    def test_it_must_hold_every_replica_and_the_cluster(self, free: SimpleNamespace) -> None:
+        source, asked = tiny_source(), settings(replicas=3, kv_memory=64 * MIB)
+        free.available = self.needed(source, 3, 64 * MIB)
+        check_memory(asked, source, "float32")
+        free.available -= 1
+        with pytest.raises(StartError, match=r"3 replica\(s\) need \d\.\d GiB of memory and") as caught:
+            check_memory(asked, source, "float32")
+        assert "--kv-memory or --replicas" in caught.value.remedy
+
+    def test_a_tape_takes_no_kv(self, free: SimpleNamespace) -> None:
+        free.available = REPLICA_OVERHEAD_BYTES + CLUSTER_OVERHEAD_BYTES
+        check_memory(settings(), open_model(settings()), "float32")
+
+    def test_a_gpu_s_memory_is_not_this_machine_s(self, free: SimpleNamespace) -> None:
+        check_memory(settings(device="cuda"), tiny_source(), "float32")
+
+
+class TestStateDirectory:
+    def test_it_is_made_private(self, tmp_path: Path) -> None:
+        check_state_dir(tmp_path / "a" / "state")
+        assert (tmp_path / "a" / "state").stat().st_mode & 0o777 == 0o700
+
+    def test_one_that_is_there_is_taken_as_it_is(self, tmp_path: Path) -> None:
+        check_state_dir(tmp_path)
+
+    def test_a_file_in_its_place_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "state").touch()
+        with pytest.raises(StartError, match=f"--state-dir {tmp_path / 'state'} cannot be made: File exists"):
+            check_state_dir(tmp_path / "state")
+
+    def test_one_that_cannot_be_written_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK | os.X_OK)
+        with pytest.raises(StartError, match=f"--state-dir {tmp_path} is not writable"):
+            check_state_dir(tmp_path)

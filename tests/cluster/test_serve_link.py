@@ -1,0 +1,165 @@
+"""The link over Serve's handle: pinned, bounded, cancelled; whatever breaks is a `LinkDown`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError
+from ray.serve.exceptions import BackPressureError, RequestCancelledError
+
+from cluster.link import (
+    Counters,
+    LinkDown,
+    LinkMessage,
+    Report,
+    StepMessage,
+    SubmitReply,
+    decode_request,
+    encode,
+)
+from cluster.replica_registry import ReplicaGone
+from cluster.serve_link import ServeLink
+from tests.cluster.fake_replica import hello, request, row
+
+STEP = StepMessage(outputs=(row("r", 0, 5),), counters=Counters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0))
+BROKEN = [
+    ActorDiedError(),
+    BackPressureError(num_queued_requests=1, max_queued_requests=1),
+    RequestCancelledError(),
+    ReplicaGone("a"),
+]
+
+
+class Response:
+    """What a handle's call gives: an awaitable, or a stream, that can be cancelled."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.is_cancelled = False
+
+    def __await__(self) -> Any:
+        return self._get().__await__()
+
+    async def _get(self) -> Any:
+        if isinstance(self._answer, asyncio.Event):
+            await self._answer.wait()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for item in self._answer:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Handle:
+    """Every method is there; `calls` keeps what was called, `responses` what came back."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.responses: list[Response] = []
+        self.given: dict[str, Any] = {}
+
+    def options(self, **given: Any) -> Handle:
+        self.given = given
+        return self
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(*args: Any, **kwargs: Any) -> Response:
+            self.calls.append((method, args, kwargs))
+            self.responses.append(Response(self._answer))
+            return self.responses[-1]
+
+        return type("Method", (), {"remote": staticmethod(remote)})
+
+
+def link(answer: Any) -> tuple[ServeLink, Handle]:
+    handle = Handle(answer)
+    return ServeLink(handle, "g", "a"), handle
+
+
+async def read(stream: AsyncIterator[LinkMessage]) -> list[LinkMessage]:
+    return [message async for message in stream]
+
+
+async def test_a_submit_is_pinned_and_its_reply_decoded() -> None:
+    refusal = SubmitReply(accepted=False, code="empty_prompt", message="no")
+    calls, handle = link(encode(refusal))
+    assert await calls.submit(request()) == refusal
+    ((method, (gateway_id, payload), kwargs),) = handle.calls
+    assert (method, gateway_id, kwargs) == ("submit", "g", {"replica": "a"})
+    assert decode_request(payload) == request()
+
+
+async def test_aborts_and_reports_are_pinned_too() -> None:
+    calls, handle = link(b"")
+    await calls.abort(("r1", "r2"))
+    await calls.report(Report({"acme": 5}, {}))
+    assert handle.calls[0] == ("abort", (["r1", "r2"],), {"replica": "a"})
+    assert [(method, kwargs) for method, _, kwargs in handle.calls] == [
+        ("abort", {"replica": "a"}),
+        ("report", {"replica": "a"}),
+    ]
+
+
+@pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)
+async def test_whatever_ray_says_of_a_lost_replica_is_link_down(error: Exception) -> None:
+    name = type(error).__name__
+    with pytest.raises(LinkDown, match=name):
+        await link(error)[0].submit(request())
+    with pytest.raises(LinkDown, match=name):
+        await link(error)[0].abort(("r",))
+    with pytest.raises(LinkDown, match=name):
+        await read(link([encode(hello("a")), error])[0].attach())
+
+
+async def test_a_call_without_an_answer_is_cancelled_at_its_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cluster.serve_link.CALL_TIMEOUT_S", 0.01)
+    calls, handle = link(asyncio.Event())
+    with pytest.raises(LinkDown, match=r"submit got no answer within 0\.01 s"):
+        await calls.submit(request())
+    assert handle.responses[0].is_cancelled
+
+
+async def test_the_stream_is_pinned_decoded_and_cancelled_at_its_end() -> None:
+    calls, handle = link([encode(hello("a")), encode(STEP)])
+    assert await read(calls.attach()) == [hello("a"), STEP]
+    assert handle.given == {"stream": True}
+    assert handle.calls == [("attach", ("g",), {"replica": "a"})]
+    assert handle.responses[0].is_cancelled
+
+
+async def test_a_stream_that_is_left_early_is_cancelled() -> None:
+    calls, handle = link([encode(hello("a")), encode(STEP)])
+    stream = calls.attach()
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert handle.responses[0].is_cancelled
+
+
+async def test_bytes_that_are_no_message_are_a_dead_link() -> None:
+    """Another version's replica, say: it must not end the task that follows it."""
+    calls, _ = link([encode(hello("a")), b"\x80\x04N."])
+    with pytest.raises(LinkDown, match="no message of this version"):
+        await read(calls.attach())
+    with pytest.raises(LinkDown, match="no message of this version"):
+        await link(b"junk")[0].submit(request())
+
+
+async def test_a_reason_is_one_short_line() -> None:
+    calls, _ = link(ReplicaGone("first " + "x" * 500 + "\nTraceback"))
+    with pytest.raises(LinkDown) as caught:
+        await calls.submit(request())
+    assert len(str(caught.value)) == 200
+    assert "\n" not in str(caught.value)
