@@ -31,8 +31,8 @@ def check_port(host: str, port: int) -> None:
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "this is no host name"
+    except (OSError, TypeError) as error:  # TypeError: bytes that are no text
+        reason = error.strerror if isinstance(error, OSError) else error
         raise StartError(
             f"--host {host} --port {port} cannot be opened: {reason}",
             "stop what listens there, or choose another --host or --port",

@@ -126,7 +126,9 @@ class TestRedis:
     async def test_that_is_silent_is_waited_for_briefly_and_the_tenant_let_in(
         self, slow: SlowRedis, to_slow: Redis, degraded: Degraded, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """The call's own limit counts, whatever the connection's is."""
         monkeypatch.setattr("cluster.admission.CALL_TIMEOUT_S", 0.02)
+        to_slow.connection_pool.connection_kwargs["socket_timeout"] = None
         async with asyncio.timeout(5):
             assert await Admission(to_slow, degraded).admit(a_tenant(tier="free")) == a_tenant(tier="free")
         assert degraded.count == 1

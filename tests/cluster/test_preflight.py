@@ -69,7 +69,7 @@ class TestPort:
                 assert client.recv(1) == b""
         check_port(host, port)
 
-    @pytest.mark.parametrize("host", ["203.0.113.1", "a" * 300, "::2"])
+    @pytest.mark.parametrize("host", ["203.0.113.1", "::2", "\udcff"])
     def test_a_host_that_is_not_ours_is_named(self, host: str) -> None:
         with pytest.raises(StartError, match=f"--host {host} --port 8000 cannot be opened: "):
             check_port(host, 8000)

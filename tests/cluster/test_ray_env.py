@@ -92,7 +92,7 @@ def test_its_wrapper_mends_the_configuration_and_becomes_the_binary(tmp_path: Pa
     odd = tmp_path / "it's a path"
     odd.mkdir()
     told = ray_environment(RunDir(odd), {})
-    config = tmp_path / "haproxy.cfg"
+    config = odd / "haproxy.cfg"
     config.write_text("    bind *:9101\n")
     wrapper = told["RAY_SERVE_HAPROXY_BINARY_PATH"]
     assert Path(wrapper).stat().st_mode & 0o777 == 0o700
@@ -109,12 +109,13 @@ def test_its_wrapper_mends_the_configuration_and_becomes_the_binary(tmp_path: Pa
     assert Path(told[BINARY_VARIABLE]).is_file()
 
 
-def test_an_interpreter_with_a_space_in_its_path_is_quoted(
+def test_an_interpreter_and_a_checkout_with_spaces_in_their_paths_are_quoted(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/my venv/python")
+    monkeypatch.setattr("cluster.ray_env.REPOSITORY", Path("/my code"))
     wrapper = Path(ray_environment(run_dir, {})["RAY_SERVE_HAPROXY_BINARY_PATH"])
-    assert wrapper.read_text().startswith("#!/bin/sh\nexec '/my venv/python' ")
+    assert wrapper.read_text() == ("#!/bin/sh\nexec '/my venv/python' '/my code/cluster/haproxy.py' \"$@\"\n")
 
 
 def test_a_spec_arrives_as_it_was_sent_whatever_the_actor_s_environment_says(
