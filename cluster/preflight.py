@@ -75,13 +75,18 @@ def plan_engine(settings: ServeSettings, source: ModelSource) -> tuple[EngineCon
     return config, dtype, warning
 
 
-def check_memory(settings: ServeSettings, source: ModelSource, dtype: str) -> None:
-    """Raises `StartError` if this machine's free memory cannot hold the replicas. A tape holds no KV."""
+def check_memory(
+    settings: ServeSettings, source: ModelSource, dtype: str, *, beside_bytes: int = CLUSTER_OVERHEAD_BYTES
+) -> None:
+    """Raises `StartError` if this machine's free memory cannot hold the replicas, and `beside_bytes`.
+
+    A tape holds no KV.
+    """
     if settings.device != "cpu":
         return
     kv_bytes = settings.kv_memory if source.tape is None else 0
     each = source.weights_bytes(dtype) + kv_bytes + REPLICA_OVERHEAD_BYTES
-    needed = settings.replicas * each + CLUSTER_OVERHEAD_BYTES
+    needed = settings.replicas * each + beside_bytes
     free = psutil.virtual_memory().available
     if needed > free:
         raise StartError(

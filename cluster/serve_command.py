@@ -40,14 +40,14 @@ def serve(**flags: str | None) -> None:
     try:
         settings = ServeSettings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]  # pydantic converts
     except ValidationError as error:
-        for line in _explain(error):
+        for line in explain(error):
             click.echo(f"headrace serve: {line}", err=True)
         sys.exit(2)
     command = [sys.executable, "-m", "cluster.launch"]
     sys.exit(supervise(command, os.environ | {SETTINGS_VARIABLE: settings.model_dump_json()}))
 
 
-def _explain(error: ValidationError) -> list[str]:
+def explain(error: ValidationError) -> list[str]:
     """One line a fault, naming the flag."""
     lines = []
     for fault in error.errors():

@@ -49,6 +49,7 @@ def engine(as_json: bool, **given: Any) -> None:
     """
     from rich.console import Console
 
+    from loadtest.bench_engine import EngineFailed
     from loadtest.bench_setup import CannotBench, build_bench
 
     if given["shared_prefix_tokens"] >= given["prompt_tokens"]:
@@ -57,7 +58,7 @@ def engine(as_json: bool, **given: Any) -> None:
         rows = [
             _run(build_bench(given, concurrency), given, concurrency) for concurrency in given["concurrency"]
         ]
-    except CannotBench as error:
+    except (CannotBench, EngineFailed) as error:
         click.echo(f"headrace bench engine: {error}", err=True)
         sys.exit(2)
     _print_table(rows, Console())
@@ -89,6 +90,7 @@ def _run(bench: EngineBench, given: dict[str, Any], concurrency: int) -> dict[st
 
 
 def _print_table(rows: list[dict[str, Any]], console: Console) -> None:
+    """Narrow enough for 80 columns: a figure that is cut short is worse than none."""
     from rich.box import SIMPLE
     from rich.table import Table
 
@@ -104,7 +106,17 @@ def _print_table(rows: list[dict[str, Any]], console: Console) -> None:
         "overhead_share": "overhead",
         "peak_rss_mib": "MiB",
     }
-    table = Table(*columns.values(), box=SIMPLE, title="output tokens/s; times in ms", title_justify="left")
+    table = Table(box=SIMPLE, padding=0, title="output tokens/s; times in ms", title_justify="left")
+    for heading in columns.values():
+        table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(*(f"{row[key]}" for key in columns))
+        table.add_row(*(_shown(key, row[key]) for key in columns))
     console.print(table)
+
+
+def _shown(key: str, value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    if key in ("kv_waste", "hit_rate", "overhead_share"):
+        return f"{value:.1%}"
+    return f"{value:.1f}" if isinstance(value, float) else f"{value}"

@@ -16,11 +16,16 @@ from typing import Any
 from engine.block_hash import hash_blocks, model_root
 from engine.config import ModelConfig
 from engine.core import EngineCore
-from engine.executor import Executor, Pending
+from engine.counters import EngineCounters
+from engine.executor import Done, Executor
 from engine.request import Request, RequestOutput, SamplingParams
 from engine.step import StepPlan
 from engine.text_stream import TextStream
 from loadtest.percentiles import percentiles
+
+
+class EngineFailed(Exception):
+    """A request ended with an error: what was measured means nothing."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,12 @@ class TimedExecutor:
         self._clock = clock
         self.model_s = 0.0
 
-    def submit(self, plan: StepPlan) -> Pending:
+    def submit(self, plan: StepPlan) -> Done:
         begun = self._clock()
         pending = self._executor.submit(plan)
-        pending.result()
+        result = pending.result()
         self.model_s += self._clock() - begun
-        return pending
+        return Done(result)
 
 
 class EngineBench:
@@ -80,7 +85,10 @@ class EngineBench:
         self._clock = clock
 
     def run(self, load: BenchLoad, on_step: Callable[[int], None] = lambda done: None) -> dict[str, Any]:
-        """The figures of the run. `on_step(done)` hears how many requests have ended."""
+        """The figures of the run. `on_step(done)` hears how many requests have ended.
+
+        Raises `EngineFailed`.
+        """
         waiting = self._requests(load)
         running: dict[str, _Answer] = {}
         answers: list[_Answer] = []
@@ -96,20 +104,12 @@ class EngineBench:
                 self._take(running, answers, output)
             on_step(len(answers))
         elapsed_s = self._clock() - begun
-        after = self._core.counters()
-        owned = after.kv_owned_slots_total - before.kv_owned_slots_total
-        empty = after.kv_empty_slots_total - before.kv_empty_slots_total
         return {
             "requests": len(answers),
             "concurrency": load.concurrency,
             "output_tokens_per_s": round(sum(len(a.times) for a in answers) / elapsed_s, 2),
             **_latencies(answers),
-            "kv_waste": round(empty / owned, 5) if owned else 0.0,
-            "hit_rate": _ratio(
-                after.prefix_hits_tokens_total - before.prefix_hits_tokens_total,
-                after.prefix_queries_tokens_total - before.prefix_queries_tokens_total,
-            ),
-            "preemptions": after.preemptions_total - before.preemptions_total,
+            **_cache_figures(before, self._core.counters()),
             "limit_share": None,
             "overhead_share": round(1 - (self._executor.model_s - model_before) / elapsed_s, 4),
             "elapsed_s": round(elapsed_s, 3),
@@ -117,6 +117,8 @@ class EngineBench:
         }
 
     def _take(self, running: dict[str, _Answer], answers: list[_Answer], output: RequestOutput) -> None:
+        if output.finish_reason == "error":
+            raise EngineFailed(f"a request ended with {output.error_code}; the lines above say why")
         answer = running[output.request_id]
         answer.text.push(output.token_ids)
         answer.times += [self._clock()] * len(output.token_ids)
@@ -153,5 +155,14 @@ def _latencies(answers: list[_Answer]) -> dict[str, float | None]:
     }
 
 
-def _ratio(part: int, whole: int) -> float | None:
-    return round(part / whole, 4) if whole else None
+def _cache_figures(before: EngineCounters, after: EngineCounters) -> dict[str, float | int | None]:
+    """What happened to blocks between the two."""
+    queries = after.prefix_queries_tokens_total - before.prefix_queries_tokens_total
+    hits = after.prefix_hits_tokens_total - before.prefix_hits_tokens_total
+    owned = after.kv_owned_slots_total - before.kv_owned_slots_total
+    empty = after.kv_empty_slots_total - before.kv_empty_slots_total
+    return {
+        "kv_waste": round(empty / owned, 5) if owned else 0.0,
+        "hit_rate": round(hits / queries, 4) if queries else None,
+        "preemptions": after.preemptions_total - before.preemptions_total,
+    }

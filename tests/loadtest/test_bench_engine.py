@@ -1,0 +1,168 @@
+"""The engine's bench on a tape and a clock that only the tape moves: every figure is exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.core import EngineCore
+from engine.executor import Done
+from engine.loading.tape_model import TapeModel
+from engine.policy import FirstComeFirstServed
+from engine.scheduler import Scheduler
+from engine.step import StepPlan
+from engine.tape import TapeExecutor, TapeSpec
+from loadtest.bench_engine import BenchLoad, EngineBench, EngineFailed, TimedExecutor
+from tests.builders import BLOCK_SIZE, FakeClock, make_config
+
+STEP_S = 0.02
+
+
+class Tape(TapeExecutor):
+    """Plays nothing but end tokens, in steps of 20 ms; keeps its plans; fails when told to."""
+
+    def __init__(self, num_blocks: int, clock: FakeClock) -> None:
+        spec = TapeSpec({}, step_ms=STEP_S * 1000)
+        super().__init__(spec, num_blocks=num_blocks, block_size=BLOCK_SIZE, sleep=clock.advance)
+        self.plans: list[StepPlan] = []
+        self.fails_at: int | None = None
+
+    def submit(self, plan: StepPlan) -> Any:
+        self.plans.append(plan)
+        if len(self.plans) == self.fails_at:
+            raise RuntimeError("no")
+        return super().submit(plan)
+
+
+class Rig:
+    """`text_s`: what making the text of one token takes."""
+
+    def __init__(self, *, text_s: float = 0.0, **sizes: Any) -> None:
+        self.clock = FakeClock()
+        self.text_s = text_s
+        config = make_config(**sizes)
+        self.tape = Tape(config.num_blocks, self.clock)
+        timed = TimedExecutor(self.tape, self.clock)
+        core = EngineCore(Scheduler(config, FirstComeFirstServed(), eos_token_ids=[258]), timed, self.clock)
+        model = TapeModel(TapeSpec({})).config
+        self.bench = EngineBench(core, timed, model, self._bytes, BLOCK_SIZE, self.clock)
+
+    def _bytes(self, token_id: int) -> bytes:
+        self.clock.advance(self.text_s)
+        return b""
+
+    def run(self, **load: Any) -> dict[str, Any]:
+        defaults = {"num_requests": 4, "concurrency": 2, "prompt_tokens": 8, "output_tokens": 3}
+        return self.bench.run(BenchLoad(**{**defaults, **load}))
+
+    def prompts(self) -> list[tuple[int, ...]]:
+        """Of all requests, as the model saw them first."""
+        return [
+            request.token_ids
+            for plan in self.tape.plans
+            for request in plan.scheduled
+            if request.num_computed_tokens == 0
+        ]
+
+
+def test_every_figure_of_a_small_load() -> None:
+    """Two pairs, one after the other: a step for the prompts, two for the rest, 20 ms each.
+
+    A pair's blocks after its steps: 8 tokens in 8 slots, 9 in 12, then none: 3 of 20 are empty.
+    """
+    figures = Rig().run()
+    assert figures.pop("peak_rss_mib") > 10
+    assert figures == {
+        "requests": 4,
+        "concurrency": 2,
+        "output_tokens_per_s": 100.0,  # 12 in 0.12 s
+        "ttft_p50_ms": 20.0,
+        "ttft_p99_ms": 20.0,
+        "itl_p50_ms": 20.0,
+        "itl_p99_ms": 20.0,
+        "kv_waste": 0.15,
+        "hit_rate": 0.0,
+        "preemptions": 0,
+        "limit_share": None,
+        "overhead_share": 0.0,
+        "elapsed_s": 0.12,
+    }
+
+
+def test_a_step_s_time_is_waited_for_once_and_is_the_model_s() -> None:
+    rig = Rig()
+    timed = TimedExecutor(rig.tape, rig.clock)
+    pending = timed.submit(StepPlan(1, ()))
+    assert (rig.clock.now, timed.model_s) == (STEP_S, STEP_S)
+    pending.result()
+    assert isinstance(pending, Done)
+    assert rig.clock.now == STEP_S
+
+
+def test_what_is_spent_outside_the_model_is_overhead() -> None:
+    """Four tokens of 5 ms each beside four steps of 20 ms."""
+    figures = Rig(text_s=0.005).run(num_requests=1, concurrency=1, output_tokens=4)
+    assert figures["overhead_share"] == 0.2
+    assert figures["elapsed_s"] == 0.1
+
+
+def test_a_request_that_waits_for_a_slot_of_the_engine_has_a_later_first_token() -> None:
+    figures = Rig(max_num_seqs=1).run(num_requests=2, concurrency=2)
+    assert (figures["ttft_p50_ms"], figures["ttft_p99_ms"]) == (20.0, 80.0)
+
+
+def test_one_output_token_has_no_gap() -> None:
+    figures = Rig().run(output_tokens=1)
+    assert (figures["itl_p50_ms"], figures["itl_p99_ms"]) == (None, None)
+
+
+def test_a_run_measures_itself_only() -> None:
+    rig = Rig()
+    first = rig.run()
+    second = rig.run(concurrency=4)
+    assert second["elapsed_s"] == 0.06
+    assert second["overhead_share"] == first["overhead_share"] == 0.0
+    assert second["hit_rate"] == 0.5  # the same prompts again: one of two blocks each, the last is computed
+
+
+def test_prompts_follow_from_the_seed_have_the_asked_length_and_differ() -> None:
+    rigs = [Rig(enable_prefix_caching=False) for _ in range(3)]
+    for rig, seed in zip(rigs, (1, 1, 2), strict=True):
+        rig.run(seed=seed)
+    first, again, other = (rig.prompts() for rig in rigs)
+    assert first == again
+    assert len({*first, *other}) == 8
+    assert {len(prompt) for prompt in first} == {8}
+    assert all(0 <= token_id < 259 for prompt in first for token_id in prompt)
+
+
+def test_a_shared_prefix_is_shared_and_its_hits_are_counted() -> None:
+    rig = Rig()
+    figures = rig.run(shared_prefix_tokens=4)
+    assert figures["hit_rate"] == 0.25  # the second pair finds 4 of 8 tokens each
+    first, second = rig.prompts()
+    assert first[:4] == second[:4]
+    assert first[4:] != second[4:]
+
+
+def test_concurrency_is_kept_and_progress_is_told() -> None:
+    rig, told = Rig(), []
+    load = BenchLoad(num_requests=5, concurrency=2, prompt_tokens=4, output_tokens=2)
+    rig.bench.run(load, told.append)
+    assert [len(plan.scheduled) for plan in rig.tape.plans] == [2, 2, 2, 2, 1, 1]
+    assert told == [0, 2, 2, 4, 4, 5]
+
+
+def test_preemptions_are_counted() -> None:
+    """Two requests of 8 + 8 tokens need 8 blocks; there are 6."""
+    figures = Rig(num_blocks=7).run(num_requests=2, output_tokens=8)
+    assert figures["preemptions"] == 1
+    assert figures["requests"] == 2
+
+
+def test_an_engine_that_fails_is_no_measurement() -> None:
+    rig = Rig()
+    rig.tape.fails_at = 2
+    with pytest.raises(EngineFailed, match="a request ended with engine_error"):
+        rig.run()
