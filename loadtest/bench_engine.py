@@ -23,6 +23,8 @@ from engine.step import StepPlan
 from engine.text_stream import TextStream
 from loadtest.percentiles import percentiles
 
+_PERCENTS = (50, 99)
+
 
 class EngineFailed(Exception):
     """A request ended with an error: what was measured means nothing."""
@@ -151,7 +153,7 @@ def _latencies(answers: list[_Answer]) -> dict[str, float | None]:
     return {
         f"{name}_p{percent}_ms": None if value is None else round(value * 1000, 3)
         for name, seconds in (("ttft", ttft), ("itl", gaps))
-        for percent, value in zip((50, 99), percentiles(seconds, (50, 99)), strict=True)
+        for percent, value in zip(_PERCENTS, percentiles(seconds, _PERCENTS), strict=True)
     }
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from engine.build import build_executor
 from engine.config import EngineConfig
 from engine.loading.source import resolve_model
@@ -30,8 +32,16 @@ class Told:
         self.lines.append(f"{name} ends")
 
 
-def test_a_model_is_loaded_given_its_pool_and_warmed_up_in_this_order() -> None:
+def test_a_model_is_loaded_given_its_pool_and_warmed_up_in_this_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told = Told()
+    monkeypatch.setattr(
+        TorchExecutor, "allocate_kv", lambda self, count, size: told.lines.append(f"{count} × {size}")
+    )
+    monkeypatch.setattr(
+        TorchExecutor, "warm_up", lambda self, config: told.lines.append(f"{config.max_num_seqs} at once")
+    )
     executor = build_executor(
         tiny_source(), CONFIG, dtype="float32", device="cpu", num_threads=1, stage=told.stage
     )
@@ -41,9 +51,11 @@ def test_a_model_is_loaded_given_its_pool_and_warmed_up_in_this_order() -> None:
         f"{tiny_source().config.model_id}, float32",
         "weights ends",
         "KV pool begins",
+        "9 × 16",
         "9 blocks of 16 tokens",
         "KV pool ends",
         "warm-up begins",
+        "4 at once",
         "warm-up ends",
     ]
 

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
+from engine.loading.errors import ModelError
 from engine.tape import TapeExecutor
 from loadtest.bench_command import bench
 from loadtest.bench_engine import EngineBench
@@ -135,6 +136,22 @@ def test_too_little_memory_is_known_before_it_is_taken(monkeypatch: pytest.Monke
     result = call(*SMALL, model=str(TINY))
     assert result.exit_code == 2
     assert "of memory and" in result.stderr
+
+
+def test_more_at_once_than_the_budget_raises_the_budget() -> None:
+    assert call(*SMALL, "--concurrency", "300", "--requests", "1").exit_code == 0
+
+
+def test_weights_that_turn_out_wrong_while_loading_exit_2_with_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ModelError("tensor lm_head holds no numbers", "get the file again")
+
+    monkeypatch.setattr("loadtest.bench_setup.build_executor", fail)
+    result = call(*SMALL)
+    assert result.exit_code == 2
+    assert result.stderr == ("headrace bench engine: tensor lm_head holds no numbers: get the file again\n")
 
 
 def test_weights_that_cannot_be_read_exit_2_with_one_line(tmp_path: Path) -> None:
