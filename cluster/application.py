@@ -60,9 +60,8 @@ def deploy_failure() -> StartError | None:
     application = serve.status().applications.get(APPLICATION)
     if application is None or application.status != ApplicationStatus.DEPLOY_FAILED:
         return None
-    return StartError(
-        application.message.strip().splitlines()[-1][:300], "see <state-dir>/run/ray and launch.log"
-    )
+    said = application.message.strip().splitlines() or ["Serve could not deploy"]
+    return StartError(said[-1][:300], "see <state-dir>/run/ray and launch.log")
 
 
 async def shut_down(drain_limit_s: float) -> int:
