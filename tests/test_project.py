@@ -43,9 +43,15 @@ def test_no_file_names_a_path_of_somebody_s_machine() -> None:
     assert named == {}
 
 
-def test_the_pattern_finds_such_paths() -> None:
-    for line in (b"see /home/me/x", b'open("/root/x")', b"../shared/x"):
-        assert MACHINE_PATH.search(line)
+@pytest.mark.parametrize("folder", [b"home", b"root", b"work"])
+@pytest.mark.parametrize("line", [b"see /%s/me", b'open("/%s/x")', b"/%s/x", b"path=/%s/x"])
+def test_the_pattern_finds_such_paths(folder: bytes, line: bytes) -> None:
+    assert MACHINE_PATH.search(line % folder)
+
+
+def test_the_pattern_lets_relative_paths_and_urls_be() -> None:
+    for line in (b"deploy/%s/x", b"http://host/%s/x", b"network/%s"):
+        assert not MACHINE_PATH.search(line % b"home")
 
 
 def test_the_readme_s_dependencies_are_the_direct_ones() -> None:
