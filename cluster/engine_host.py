@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Executor, Future
 from functools import partial
 
 from cluster.link import HEARTBEAT_S, Counters, Hello, StepMessage, SubmitReply, encode
@@ -88,24 +88,29 @@ class EngineHost:
         self._aborted_early: dict[str, float] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._counters = self._read_counters()
+        self._running: Future[None] = Future()
         self._last_integrity_check = clock()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # --- the event loop's side -------------------------------------------------------------
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, thread: Executor) -> None:
+        """`thread` has one worker, which is the engine's until `stop`.
+
+        Load the model in it, too: OpenMP keeps a pool for each thread that computes, and with two
+        pools on the same cores it stops spinning and steps take twice as long (`NOTES.md`).
+        """
         self._loop = loop
-        self._thread.start()
+        self._running = thread.submit(self._run)
 
     def stop(self) -> None:
         """Ends the thread after its current step and every attached stream. Blocks for that step."""
         self._mailbox.put(None)
-        self._thread.join()
+        self._running.result()
         for outbox in self._outboxes.values():
             outbox.close()
 
     def check(self) -> None:
-        if not self._thread.is_alive():
+        if self._running.done():
             raise EngineDead("the engine thread has ended")
 
     @property

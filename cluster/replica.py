@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 from ray import serve
 
@@ -34,7 +35,8 @@ class Replica:
         spec = ClusterSpec.from_json(spec_json)
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         loop = asyncio.get_running_loop()
-        loaded = await asyncio.to_thread(load_engine, spec, self._replica_id)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        loaded = await loop.run_in_executor(thread, load_engine, spec, self._replica_id)
         metrics = EngineMetrics()
         self._host = EngineHost(
             loaded.core,
@@ -47,7 +49,7 @@ class Replica:
         metrics.serve(self._replica_id, spec.run_dir, lambda: self._host.counters)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()
-        self._host.start(loop)
+        self._host.start(loop, thread)
 
     async def submit(self, gateway_id: str, payload: bytes, *, replica: str) -> bytes:
         return encode(self._host.submit(gateway_id, decode_request(payload)))
@@ -67,6 +69,9 @@ class Replica:
 
     def check_health(self) -> None:
         self._host.check()
+
+    def __del__(self) -> None:
+        self._host.stop()
 
 
 def _end_process(error: BaseException) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -51,7 +52,8 @@ class Rig:
         self.fatal: list[BaseException] = []
         core = EngineCore(scheduler, self.tape, time.monotonic)
         self.host = EngineHost(core, HELLO, time.monotonic, on_fatal=self.fatal.append)
-        self.host.start(asyncio.get_running_loop())
+        self.thread = ThreadPoolExecutor(1)
+        self.host.start(asyncio.get_running_loop(), self.thread)
 
     async def attach(self, gateway_id: str) -> Stream:
         stream = Stream(self.host.attach(gateway_id))
@@ -106,6 +108,7 @@ async def rig() -> AsyncIterator[Rig]:
     yield rig
     rig.tape.open()
     await asyncio.to_thread(rig.host.stop)
+    rig.thread.shutdown()
 
 
 def tokens(outputs: list[RequestOutput]) -> tuple[int, ...]:
