@@ -148,7 +148,8 @@ class ClusterGeneration:
             self._links.abort(self._inbox)
             return TextDelta(text, "stop")
         if output.finish_reason is not None:
-            return TextDelta(text + self._text.finish(), output.finish_reason)
+            text += self._text.finish()
+            return TextDelta(text, "stop" if self._text.stopped else output.finish_reason)
         return TextDelta(text)
 
     async def abort(self) -> None:

@@ -78,7 +78,7 @@ class Gateway:
         )
         return Services(
             generator=generator,
-            authenticator=Authenticator(store, secret, time.time),
+            authenticator=Authenticator(store, secret, time.time, on_stale=self._telemetry.count_stale_key),
             store=store,
             secret=secret,
             tokenizer=tokenizer,

@@ -49,6 +49,7 @@ class Telemetry:
         self._generation_tokens = self._counter("generation_tokens", "Output tokens of answers", "tenant")
         self._discarded_tokens = self._counter("discarded_tokens", "Tokens made and in nobody's answer")
         self._degraded_admissions = self._counter("degraded_admissions", "Admissions without Redis")
+        self._stale_keys = self._counter("stale_keys", "Keys let in by what Redis said before it went away")
         self._requests = self._counter("requests", "HTTP requests by status and route", "code", "route")
 
     @property
@@ -86,6 +87,9 @@ class Telemetry:
 
     def count_degraded_admission(self) -> None:
         self._degraded_admissions.inc()
+
+    def count_stale_key(self) -> None:
+        self._stale_keys.inc()
 
     def count_request(self, status: int, route: str | None) -> None:
         """`route` is the route's template; None for a path that is none of ours."""

@@ -88,7 +88,7 @@ class BpeTokenizer:
         return self._prefix + self.encode_piece(text)
 
     def encode_piece(self, text: str) -> list[int]:
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+        return list(self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes[token_id]

@@ -39,7 +39,7 @@ class Authenticator:
     `clock` tells Unix time in seconds (keys expire by it). An answer of the store counts for `ttl_s`,
     from the moment when it was asked for: a key deleted anywhere is dead here that much later. While
     the store does not answer, what it said last counts for `GRACE_S`, so an outage of the store shorter
-    than that ends no tenant's service; `num_stale` counts such answers.
+    than that ends no tenant's service; `on_stale` is called for each such answer.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Authenticator:
         clock: Callable[[], float],
         ttl_s: float = 0.5,
         max_entries: int = 4096,
+        on_stale: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._secret = secret
@@ -56,7 +57,7 @@ class Authenticator:
         self._ttl_s = ttl_s
         self._cache = AuthCache(max_entries)
         self._pending: dict[str, asyncio.Task[Seen | StoreUnavailable]] = {}
-        self.num_stale = 0
+        self._on_stale = on_stale
 
     async def authenticate(self, key: str) -> Identity:
         """Who `key` belongs to. Raises `InvalidKey`, `DisabledTenant` or `StoreUnavailable`."""
@@ -92,7 +93,7 @@ class Authenticator:
         if isinstance(answer, Seen):
             return answer
         if last is not None and last.account is not None and last.is_younger_than(GRACE_S, self._clock()):
-            self.num_stale += 1
+            self._on_stale()
             return last
         raise answer
 

@@ -173,6 +173,14 @@ class TestAStopString:
         rig.replicas["a"].say(tokens("aEN"), tokens("x", 3, finish="length"))
         assert await read(generation) == [TextDelta("a"), TextDelta("ENx", "length")]
 
+    async def test_that_only_the_flushed_end_completes_is_a_stop(self, rig: Rig) -> None:
+        """Half a character at the end becomes U+FFFD, which a stop string may hold."""
+        await rig.open("a")
+        rig.generator._token_bytes = lambda token_id: bytes([token_id])
+        generation = await rig.start(stop=("\N{REPLACEMENT CHARACTER}",))
+        rig.replicas["a"].say(row("r", 0, 0x61), row("r", 1, 0xC3, finish="length"))
+        assert await read(generation) == [TextDelta("a"), TextDelta("", "stop")]
+
 
 class TestALostReplica:
     async def test_in_the_middle_of_an_answer_is_an_error_after_what_came(self, rig: Rig) -> None:
