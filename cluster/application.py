@@ -34,6 +34,7 @@ def build_application(spec: ClusterSpec, max_answer_s: float) -> serve.Applicati
         "graceful_shutdown_wait_loop_s": 0.2,
         "health_check_period_s": 1,
         "health_check_timeout_s": 2,
+        "logging_config": {"log_level": settings.log_level.upper()},
     }
     gpus = 1 if settings.device == "cuda" else 0
     replicas = serve.deployment(

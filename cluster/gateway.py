@@ -24,6 +24,7 @@ from cluster.api.app import build_app
 from cluster.api.services import Services
 from cluster.cluster_generator import ClusterGenerator
 from cluster.links import Links
+from cluster.logs import set_up_logging
 from cluster.replica_registry import watch
 from cluster.serve_link import ServeLink
 from cluster.settings import root_secret
@@ -45,6 +46,7 @@ class Gateway:
 
     async def __init__(self, spec_json: str, replicas: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
         spec = ClusterSpec.from_json(spec_json)
+        set_up_logging(spec.settings.log_level)
         self._gateway_id = secrets.token_hex(8)
         self._telemetry = Telemetry(lambda: self._links.states())
         self._links = Links(

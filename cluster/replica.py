@@ -17,6 +17,7 @@ from cluster.engine_host import EngineHost
 from cluster.engine_metrics import EngineMetrics
 from cluster.link import decode_report, decode_request, encode
 from cluster.loading import load_engine
+from cluster.logs import set_up_logging
 from cluster.spec import ClusterSpec
 
 log = logging.getLogger("headrace.replica")
@@ -33,6 +34,7 @@ class Replica:
 
     async def __init__(self, spec_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         spec = ClusterSpec.from_json(spec_json)
+        set_up_logging(spec.settings.log_level)
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
