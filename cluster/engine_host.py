@@ -222,6 +222,9 @@ class EngineHost:
         }
         if request.request_id in self._aborted_early:
             return
+        if request.request_id in self._gateway_of:
+            log.warning("a live request's id came again and was dropped")
+            return
         self._gateway_of[request.request_id] = gateway_id
         try:
             self._core.add(request)

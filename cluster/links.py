@@ -22,7 +22,8 @@ from cluster.link import (
     TokenLink,
 )
 from cluster.routing import ReplicaLoad
-from engine.request import Request, RequestOutput
+from cluster.token_inbox import TokenInbox
+from engine.request import Request
 
 log = logging.getLogger("headrace.gateway")
 
@@ -30,60 +31,6 @@ DEAD_AFTER_S = 5.0
 """A link silent for this long is given up and attached anew."""
 MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
-
-
-class TokenInbox:
-    """The outputs of one running request, in order, once each.
-
-    Iterating ends after the output that finishes the request; raises `LinkDown` if the link dies first.
-    """
-
-    def __init__(self, request: Request, replica_id: str) -> None:
-        self.request_id = request.request_id
-        self.replica_id = replica_id
-        self._next_index = len(request.output_token_ids)
-        self._outputs: asyncio.Queue[RequestOutput | LinkDown] = asyncio.Queue()
-
-    def put(self, output: RequestOutput) -> None:
-        """Drops indices that are already here. Raises `LinkDown` on a gap."""
-        if output.first_output_index > self._next_index:
-            raise LinkDown(f"tokens {self._next_index} to {output.first_output_index - 1} were lost")
-        seen = self._next_index - output.first_output_index
-        if seen and output.token_ids:
-            output = _without_first(output, seen)
-        self._next_index += len(output.token_ids)
-        self._outputs.put_nowait(output)
-
-    def fail(self, reason: LinkDown) -> None:
-        self._outputs.put_nowait(reason)
-
-    def discard(self) -> int:
-        """Drops what was not read; the number of its tokens."""
-        tokens = 0
-        while not self._outputs.empty():
-            item = self._outputs.get_nowait()
-            tokens += 0 if isinstance(item, LinkDown) else len(item.token_ids)
-        return tokens
-
-    async def get(self) -> RequestOutput:
-        item = await self._outputs.get()
-        if isinstance(item, LinkDown):
-            raise item
-        return item
-
-
-def _without_first(output: RequestOutput, count: int) -> RequestOutput:
-    return RequestOutput(
-        request_id=output.request_id,
-        attempt=output.attempt,
-        sibling=output.sibling,
-        first_output_index=output.first_output_index + count,
-        token_ids=output.token_ids[count:],
-        finish_reason=output.finish_reason,
-        error_code=output.error_code,
-        num_cached_tokens=output.num_cached_tokens,
-        timing=output.timing,
-    )
 
 
 class _Link:
@@ -98,6 +45,9 @@ class _Link:
         self.is_leaving = False
         self.in_flight: dict[str, int] = {}
         self.acknowledged: set[str] = set()
+        """Accepted since the last message."""
+        self.taken_in: set[str] = set()
+        """Accepted before the last message; the next one's counters hold them for certain."""
         self.inboxes: dict[str, TokenInbox] = {}
         self.task: asyncio.Task[None] | None = None
         self.emptied: asyncio.Event | None = None
@@ -126,6 +76,7 @@ class Links:
         self._clock = clock
         self._on_discarded = on_discarded
         self._links: dict[str, _Link] = {}
+        self._listed: frozenset[str] = frozenset()
         self._is_admitting = True
         self._chores: set[asyncio.Task[None]] = set()
 
@@ -133,6 +84,7 @@ class Links:
 
     def set_replicas(self, replica_ids: frozenset[str]) -> None:
         """The replicas that the router lists now. One that left gets no new work and ends its running."""
+        self._listed = replica_ids
         for link in self._links.values():
             if link.replica_id not in replica_ids and not link.is_leaving:
                 link.is_leaving = True
@@ -220,6 +172,7 @@ class Links:
     def _drop(self, link: _Link, request_id: str) -> bool:
         link.in_flight.pop(request_id, None)
         link.acknowledged.discard(request_id)
+        link.taken_in.discard(request_id)
         had = link.inboxes.pop(request_id, None) is not None
         if link.emptied is not None and not link.inboxes:
             link.emptied.set()
@@ -258,10 +211,13 @@ class Links:
             return LinkDown("the replica ended the stream")
         except LinkDown as reason:
             return reason
+        except Exception as error:  # whatever it is, a link that nobody follows would hang its requests
+            log.exception("the link to replica %s failed", link.replica_id)
+            return LinkDown(f"{type(error).__name__} while reading")
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
-                with suppress(LinkDown):
+                with suppress(Exception):  # it is broken already
                     await close()
 
     def _receive(self, link: _Link, message: LinkMessage) -> None:
@@ -280,16 +236,21 @@ class Links:
                 self._drop(link, output.request_id)
 
     def _forget_reported(self, link: _Link) -> None:
-        """What was routed is in the replica's own counters from the first message after its reply on."""
-        for request_id in link.acknowledged:
+        """What was routed counts until the second message after its reply.
+
+        The replica replies at once and takes the request in after the step that is running, so that
+        step's message does not hold it yet.
+        """
+        for request_id in link.taken_in:
             link.in_flight.pop(request_id, None)
-        link.acknowledged.clear()
+        link.taken_in, link.acknowledged = link.acknowledged, set()
 
     def _take_down(self, link: _Link, reason: LinkDown) -> None:
         link.hello = None
         link.counters = None
         link.in_flight.clear()
         link.acknowledged.clear()
+        link.taken_in.clear()
         for request_id, inbox in tuple(link.inboxes.items()):
             self._drop(link, request_id)
             inbox.fail(reason)
@@ -304,3 +265,4 @@ class Links:
         with suppress(asyncio.CancelledError):
             await link.task
         del self._links[link.replica_id]
+        self.set_replicas(self._listed)  # it may have been listed again meanwhile

@@ -32,6 +32,8 @@ def load_engine(spec: ClusterSpec, replica_id: str) -> LoadedEngine:
         message, remedy = _explain(error)
         reports.push(StageReport(replica_id, reports.current, 0.0, error=message, remedy=remedy))
         raise
+    finally:
+        reports.close()
 
 
 def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEngine:

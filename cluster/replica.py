@@ -73,7 +73,9 @@ class Replica:
         self._host.check()
 
     def __del__(self) -> None:
-        self._host.stop()
+        host = getattr(self, "_host", None)  # Serve calls this for a failed constructor, too
+        if host is not None:
+            host.stop()
 
 
 def _end_process(error: BaseException) -> None:

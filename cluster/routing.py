@@ -2,7 +2,8 @@
 
 Algorithm: least token load = prompt tokens that the replica would have to prefill for this request
 + prompt tokens accepted there and not yet computed + what was routed and is not yet in its counters
-+ one block for each request that it already decodes; ties are broken by the given generator.
++ one block for each request that is there; until a prefix index tells what is cached, all of the prompt
+counts as uncached. Ties are broken by the given generator.
 Failure mode: counters are as old as the link's last message (≤ 0.25 s when idle), so a burst inside
 that time is spread by the in-flight term alone.
 """

@@ -15,6 +15,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 
 class RunDirBusy(Exception):
     """Another cluster runs on this state directory."""
@@ -70,14 +72,18 @@ class RunDir:
         return self.path / "h"
 
     def add_target(self, metrics_address: str, labels: dict[str, str]) -> None:
-        """Puts one process into `targets.json`, in Prometheus' file_sd format, under a lock, atomically."""
+        """Puts one process into `targets.json`, in Prometheus' file_sd format, under a lock, atomically.
+
+        Processes that have died are taken out: who replaces them comes by here.
+        """
         path = self.path / "targets.json"
         with open(self.path / "targets.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             targets = json.loads(path.read_text()) if path.exists() else []
-            targets.append({"targets": [metrics_address], "labels": labels})
+            alive = [one for one in targets if psutil.pid_exists(int(one["labels"]["pid"]))]
+            alive.append({"targets": [metrics_address], "labels": {**labels, "pid": str(os.getpid())}})
             fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps(targets, indent=1))
+            fresh.write_text(json.dumps(alive, indent=1))
             fresh.replace(path)
 
     def release(self) -> None:

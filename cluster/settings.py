@@ -6,6 +6,8 @@ Order: command line, then `HEADRACE_*`, then the default written here.
 from __future__ import annotations
 
 import os
+import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -67,11 +69,22 @@ def root_secret(state_dir: Path) -> bytes:
     if from_env:
         return from_env.encode()
     path = state_dir / "secret"
-    try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    except FileExistsError:
-        return path.read_bytes()
-    secret = os.urandom(32).hex().encode()
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secret)
+    if not path.exists():
+        _make_secret(path)
+    secret = path.read_bytes()
+    if not secret:
+        raise ValueError(f"{path} is empty: put the secret of then into it, or remove it to start anew")
     return secret
+
+
+def _make_secret(path: Path) -> None:
+    """Whole or not at all: a crash on the way leaves no file, and of two makers one wins."""
+    fresh = path.with_name(f"secret.{secrets.token_hex(4)}")
+    descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.urandom(32).hex().encode())
+        file.flush()
+        os.fsync(file.fileno())
+    with suppress(FileExistsError):
+        os.link(fresh, path)
+    fresh.unlink()

@@ -5,11 +5,14 @@ A list in Redis, because a replica may start on another node than the launcher.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
 import redis
+
+log = logging.getLogger("headrace.replica")
 
 _KEY = "headrace:start:{}"
 _TTL_S = 3600
@@ -27,9 +30,10 @@ class StageReport(msgspec.Struct, frozen=True):
 
 
 class StartReports:
-    """`cluster_id` tells this start from earlier ones on the same Redis. Raises `redis.RedisError`.
+    """`cluster_id` tells this start from earlier ones on the same Redis.
 
-    `current` is the stage that this replica is in, for a report of its failure.
+    Reading raises `redis.RedisError`; telling does not: a replica that replaces another one must come up
+    without Redis, too. `current` is the stage that this replica is in, for a report of its failure.
     """
 
     def __init__(self, redis_url: str, cluster_id: str) -> None:
@@ -38,10 +42,16 @@ class StartReports:
         self.current = "replica"
 
     def push(self, report: StageReport) -> None:
-        with self._redis.pipeline() as pipeline:
-            pipeline.rpush(self._key, msgspec.json.encode(report))
-            pipeline.expire(self._key, _TTL_S)
-            pipeline.execute()
+        try:
+            with self._redis.pipeline() as pipeline:
+                pipeline.rpush(self._key, msgspec.json.encode(report))
+                pipeline.expire(self._key, _TTL_S)
+                pipeline.execute()
+        except redis.RedisError as error:
+            log.warning("stage %s could not be told: %s", report.stage, type(error).__name__)
+
+    def close(self) -> None:
+        self._redis.close()
 
     def pop_all(self) -> list[StageReport]:
         with self._redis.pipeline() as pipeline:

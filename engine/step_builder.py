@@ -54,6 +54,8 @@ class StepBuilder:
         for state in prefills:
             if self._budget_left == 0:
                 return
+            if state.status == "waiting" and not self._is_admitting():
+                continue  # before it is looked up in the cache: there may be thousands
             if self._is_long(state):
                 long_tokens -= self._schedule_prefill(state, min(long_tokens, self._budget_left))
             else:
@@ -117,9 +119,12 @@ class StepBuilder:
     def _has_seat(self) -> bool:
         return len(self._requests.running) < self._config.max_num_seqs
 
+    def _is_admitting(self) -> bool:
+        return self._has_seat() and not self._is_admission_closed
+
     def _admit(self, state: RequestState) -> bool:
         """Nobody overtakes the first that has no room, nor is let into room made by preemption."""
-        if self._is_admission_closed or not self._has_seat():
+        if not self._is_admitting():
             return False
         matched = self._blocks.match(state)
         if not self._has_room(state, matched):

@@ -78,7 +78,8 @@ class Options(NamedTuple):
 def load(as_json: bool, **given: Any) -> None:
     """Measure the server at URL (http://host:port) with a closed loop.
 
-    Exit status: 0 all answered in full, 1 any was not, 2 could not run. Ctrl-C prints what there is.
+    Exit status: 0 all answered in full, 1 any was not, 2 could not run. Ctrl-C
+    prints what there is; what it cut off is not held against the server.
 
     Example: headrace load http://127.0.0.1:8000 --key-file .headrace/demo.key
     """

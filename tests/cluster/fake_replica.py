@@ -40,7 +40,7 @@ class FakeReplica:
         self.reply: SubmitReply | LinkDown | asyncio.Event = SubmitReply(accepted=True)
         self.attached_again = asyncio.Event()
         self._attached = 0
-        self._stream: asyncio.Queue[LinkMessage | LinkDown] = asyncio.Queue()
+        self._stream: asyncio.Queue[LinkMessage | Exception] = asyncio.Queue()
 
     async def submit(self, request: Request) -> SubmitReply:
         self.submitted.append(request)
@@ -63,7 +63,7 @@ class FakeReplica:
         yield hello(self.replica_id, self.hash_root)
         while True:
             message = await self._stream.get()
-            if isinstance(message, LinkDown):
+            if isinstance(message, Exception):
                 raise message
             yield message
 
@@ -71,7 +71,10 @@ class FakeReplica:
         self._stream.put_nowait(StepMessage(outputs=rows, counters=counters))
 
     def die(self) -> None:
-        self._stream.put_nowait(LinkDown("killed"))
+        self.fail(LinkDown("killed"))
+
+    def fail(self, error: Exception) -> None:
+        self._stream.put_nowait(error)
 
 
 class LinkRig:

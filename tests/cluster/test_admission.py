@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 from cluster.admission import Admission
 from cluster.api.errors import ApiError
 from tenants.redis_client import connect
-from tenants.store import CorruptRecord
 from tenants.store_redis import TENANTS_KEY
 from tenants.tenant import Tenant
 from tests.builders_tenants import a_tenant, switched_off
@@ -63,8 +62,14 @@ class TestTheRecord:
 
     async def test_that_is_not_ours_lets_nobody_in(self, redis: Redis, degraded: Degraded) -> None:
         await redis.hset(TENANTS_KEY, "acme", b"\x80\x04N.")
-        with pytest.raises(CorruptRecord):
-            await Admission(redis, degraded).admit(a_tenant())
+        error = await refused(Admission(redis, degraded), a_tenant())
+        assert (error.status, error.code) == (503, "store_unavailable")
+        assert degraded.count == 0
+
+    async def test_under_a_key_of_another_type_lets_nobody_in(self, redis: Redis, degraded: Degraded) -> None:
+        await redis.set(TENANTS_KEY, "a string")
+        error = await refused(Admission(redis, degraded), a_tenant())
+        assert (error.status, error.code) == (503, "store_unavailable")
         assert degraded.count == 0
 
 

@@ -250,3 +250,12 @@ async def test_a_thread_that_fails_says_so_and_takes_no_more(rig: Rig) -> None:
         await asyncio.sleep(0)
     with pytest.raises(EngineDead):
         rig.host.submit("g", make_request("b"))
+
+
+async def test_an_id_that_is_live_keeps_its_first_request(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    for _ in range(2):
+        rig.host.submit("g", make_request("r", max_tokens=3))
+    rig.tape.open()
+    outputs = await stream.outputs("r")
+    assert (tokens(outputs), outputs[-1].finish_reason) == (ANSWER, "length")

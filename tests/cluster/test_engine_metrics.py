@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,7 +70,7 @@ def test_the_port_is_on_loopback_among_the_targets_and_answers(
     (target,) = json.loads((tmp_path / "targets.json").read_text())
     with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=5) as answer:
         assert b"\nheadrace_engine_requests_running 3.0\n" in answer.read()
-    assert target["labels"] == {"process": "replica", "replica": "a"}
+    assert target["labels"] == {"process": "replica", "replica": "a", "pid": str(os.getpid())}
     ((server, thread),) = opened
     assert server.server_address[0] == "127.0.0.1"
     server.shutdown()

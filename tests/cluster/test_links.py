@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cluster.link import Counters, LinkDown, SubmitReply
-from cluster.links import TokenInbox
+from cluster.token_inbox import TokenInbox
 from tests.cluster.fake_replica import LinkRig as Rig
 from tests.cluster.fake_replica import request, row, settle
 
@@ -114,6 +114,9 @@ async def test_a_cancelled_submit_is_followed_by_an_abort(linked: Rig) -> None:
 async def test_what_was_routed_counts_until_the_replica_reports(linked: Rig) -> None:
     await submitted(linked)
     assert linked.links.candidates()[0].in_flight_tokens == 3
+    linked.replicas["a"].say()  # of the step that ran when the request came: it does not hold it yet
+    await settle()
+    assert linked.links.candidates()[0].in_flight_tokens == 3
     linked.replicas["a"].say(counters=Counters(0, 1, 3, 100, 0, 0, 0.0, 0, 0, 0))
     await settle()
     (load,) = linked.links.candidates()
@@ -154,3 +157,24 @@ async def test_a_request_aborted_on_a_leaving_replica_does_not_keep_its_link(lin
     linked.links.abort(inbox)
     await settle()
     assert linked.links.states() == {}
+
+
+async def test_any_fault_of_a_stream_is_a_dead_link_that_is_attached_again(linked: Rig) -> None:
+    inbox = await submitted(linked)
+    linked.replicas["a"].fail(RuntimeError("planted"))
+    with pytest.raises(LinkDown, match="RuntimeError"):
+        await inbox.get()
+    await linked.replicas["a"].attached_again.wait()
+    await settle()
+    assert linked.candidates() == {"a"}
+
+
+async def test_a_replica_that_is_listed_again_while_it_leaves_is_linked_again(linked: Rig) -> None:
+    inbox = await submitted(linked)
+    linked.links.set_replicas(frozenset())
+    linked.links.set_replicas(frozenset({"a"}))
+    linked.replicas["a"].say(row("r", 0, 5, finish="stop"))
+    await inbox.get()
+    await linked.replicas["a"].attached_again.wait()
+    await settle()
+    assert linked.candidates() == {"a"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -138,8 +139,8 @@ def test_targets_are_prometheus_file_sd(claim: Callable) -> None:
     run_dir.add_target("127.0.0.1:9001", {"process": "gateway"})
     RunDir(run_dir.path).add_target("127.0.0.1:9002", {"process": "replica"})
     assert targets(run_dir) == [
-        {"targets": ["127.0.0.1:9001"], "labels": {"process": "gateway"}},
-        {"targets": ["127.0.0.1:9002"], "labels": {"process": "replica"}},
+        {"targets": ["127.0.0.1:9001"], "labels": {"process": "gateway", "pid": str(os.getpid())}},
+        {"targets": ["127.0.0.1:9002"], "labels": {"process": "replica", "pid": str(os.getpid())}},
     ]
 
 
@@ -159,3 +160,13 @@ def test_no_target_is_lost_when_many_come_at_once(claim: Callable) -> None:
     assert sorted(target["targets"][0] for target in targets(run_dir)) == [
         f"127.0.0.1:{number}" for number in range(8)
     ]
+
+
+def test_targets_of_the_dead_are_taken_out_by_whoever_comes_next(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    gone = {"targets": ["127.0.0.1:1"], "labels": {"process": "replica", "pid": str(dead.pid)}}
+    (tmp_path / "targets.json").write_text(json.dumps([gone]))
+    RunDir(tmp_path).add_target("127.0.0.1:2", {"process": "replica"})
+    (left,) = json.loads((tmp_path / "targets.json").read_text())
+    assert left["targets"] == ["127.0.0.1:2"]

@@ -1,5 +1,6 @@
 """Settings: flags, environment, units, bounds."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,18 @@ def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
     assert root_secret(tmp_path) == first
     assert len(first) == 64
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_empty_secret_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "secret").touch()
+    with pytest.raises(ValueError, match=r"secret is empty"):
+        root_secret(tmp_path)
+
+
+def test_a_secret_that_somebody_else_made_first_is_taken(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: root_secret(tmp_path), range(8)))) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
 def test_the_environment_s_secret_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -22,7 +23,7 @@ def cluster_id() -> str:
 def reports(redis_url: str, cluster_id: str) -> Iterator[StartReports]:
     reports = StartReports(redis_url, cluster_id)
     yield reports
-    reports._redis.close()
+    reports.close()
 
 
 def test_reports_come_back_whole_in_order_and_once(reports: StartReports) -> None:
@@ -75,3 +76,11 @@ def test_what_is_no_report_is_refused(reports: StartReports, redis_url: str, clu
         client.rpush(f"headrace:start:{cluster_id}", b"\x80\x04N.")
     with pytest.raises(msgspec.DecodeError):
         reports.pop_all()
+
+
+def test_a_replica_starts_without_redis(tmp_path: Path) -> None:
+    reports = StartReports(f"unix://{tmp_path}/nobody.sock", "c")
+    with reports.stage("a", "weights", FakeClock()):
+        pass
+    assert reports.current == "weights"
+    reports.close()
