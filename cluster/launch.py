@@ -21,6 +21,7 @@ from types import FrameType
 from rich.console import Console
 
 from cluster.greeting import front_address, greet
+from cluster.output import own_console, send_output_to
 from cluster.preflight import check_memory, check_port, check_state_dir, open_model, plan_engine
 from cluster.ray_env import ray_environment
 from cluster.redis_check import check_redis
@@ -34,7 +35,7 @@ from cluster.start_reports import StartReports
 from cluster.start_watch import StartWatch
 from cluster.supervisor import ASKS_TO_STOP, adopt_orphans, sweep_descendants
 from engine.config import EngineConfig
-from tenants.bootstrap import BootstrapError, ensure_demo
+from tenants.bootstrap import BootstrapError, KeyFiles, ensure_demo
 from tenants.redis_client import connect
 from tenants.store import StoreUnavailable
 from tenants.store_redis import RedisTenantStore
@@ -59,6 +60,7 @@ class Launcher:
         self.stages = Stages(console, time.monotonic)
         self._run_dir: RunDir | None = None
         self._redis: RedisServer | None = None
+        self._keys = KeyFiles(None, None)
         self._is_deployed = False
         self._is_starting = True
         self.is_asked_to_stop = False
@@ -98,7 +100,7 @@ class Launcher:
             self._deploy(spec)
         self._await_ready(spec)
         self._console.print(f"Ready after {self.stages.elapsed_s:.1f} s.")
-        greet(self._console, settings, spec.served_name)
+        greet(self._console, settings, spec.served_name, self._keys)
 
     def _warn(self, warning: str) -> None:
         self._console.print(f"  [yellow]warning: {warning}[/yellow]", soft_wrap=True)
@@ -128,7 +130,7 @@ class Launcher:
                 url = settings.redis_url
                 for warning in check_redis(url).warnings:
                     self._warn(warning)
-            asyncio.run(_seed_record(url, settings.state_dir))
+            self._keys = asyncio.run(_seed_record(url, settings.state_dir))
         except (RedisServerError, StoreUnavailable) as error:
             raise StartError(str(error), "start Redis ≥ 6.2 there, or leave --redis-url away") from None
         except BootstrapError as error:
@@ -152,7 +154,7 @@ class Launcher:
     def _start_ray(self, spec: ClusterSpec) -> None:
         assert self._run_dir is not None
         os.environ.update(ray_environment(self._run_dir, os.environ))
-        _send_output_to(self._run_dir.path / "launch.log")
+        send_output_to(self._run_dir.path / "launch.log")
         import ray
         from ray import serve
 
@@ -237,22 +239,10 @@ class Launcher:
         ray.shutdown()
 
 
-def _own_console() -> Console:
-    """A console on stdout as it is now; it stays there when stdout is sent to the log."""
-    return Console(file=os.fdopen(os.dup(sys.stdout.fileno()), "w"), highlight=False)
-
-
-def _send_output_to(path: Path) -> None:
-    """Ray prints about its own workers, harmless and long; people read the stages on the console."""
-    with open(path, "ab") as file:
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(file.fileno(), stream.fileno())
-
-
-async def _seed_record(redis_url: str, state_dir: Path) -> None:
+async def _seed_record(redis_url: str, state_dir: Path) -> KeyFiles:
     client = connect(redis_url)
     try:
-        await ensure_demo(RedisTenantStore(client), root_secret(state_dir), state_dir, time.time())
+        return await ensure_demo(RedisTenantStore(client), root_secret(state_dir), state_dir, time.time())
     finally:
         await client.aclose()
 
@@ -275,7 +265,7 @@ def main() -> int:
     """Exit status: 0 after a stop that was asked for, 2 if the start failed."""
     adopt_orphans()
     settings = ServeSettings.model_validate_json(os.environ.pop(SETTINGS_VARIABLE))
-    console = _own_console()
+    console = own_console()
     launcher = Launcher(settings, console)
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from cluster.settings import ServeSettings
 from cluster.stages import Stages, StartError
 from cluster.start_reports import StageReport
 from cluster.start_watch import START_TIMEOUT_S, StartWatch
+from tenants.bootstrap import KeyFiles
 from tests.builders import FakeClock
 
 
@@ -152,8 +154,15 @@ def test_the_address_that_is_shown_can_be_reached_from_here(host: str, url: str)
 
 
 def test_the_greeting_s_line_survives_a_shell(rig: Rig) -> None:
-    greet(rig.console, ServeSettings(state_dir="my keys"), "it's [tiny]")  # type: ignore[arg-type]
+    greet(rig.console, ServeSettings(), "it's [tiny]", KeyFiles(Path("my keys/demo.key"), None))
     shown = "\n".join(rig.console.lines)
     assert "Serving it's [tiny] at http://127.0.0.1:8000" in shown
     assert """-H "Authorization: Bearer $(cat 'my keys/demo.key')" \\""" in shown
     assert """-d '{"model": "it'"'"'s [tiny]", "messages": [""" in shown
+
+
+def test_a_deleted_key_is_said_to_be_deleted_and_has_no_line_to_paste(rig: Rig) -> None:
+    greet(rig.console, ServeSettings(), "tiny", KeyFiles(None, Path("admin.key")))
+    shown = "\n".join(rig.console.lines)
+    assert "Key: deleted   admin key: admin.key" in shown
+    assert "curl" not in shown
