@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 
-from cluster.link import HEARTBEAT_S, Counters, Hello, StepMessage, SubmitReply, encode
+from cluster.link import HEARTBEAT_S, Hello, StepMessage, SubmitReply, encode
 from engine.block_pool import IntegrityError
 from engine.core import EngineCore
+from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput
 from engine.scheduler import RequestRefused
 
@@ -87,7 +88,7 @@ class EngineHost:
         self._gateway_of: dict[str, str] = {}
         self._aborted_early: dict[str, float] = {}
         self._outboxes: dict[str, Outbox] = {}
-        self._counters = self._read_counters()
+        self._counters = core.counters()
         self._running: Future[None] = Future()
         self._last_integrity_check = clock()
 
@@ -114,7 +115,7 @@ class EngineHost:
             raise EngineDead("the engine thread has ended")
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> EngineCounters:
         """As of the last step."""
         return self._counters
 
@@ -198,7 +199,7 @@ class EngineHost:
     def _step(self) -> None:
         begun = self._clock()
         outputs = self._core.step()
-        self._counters = self._read_counters()
+        self._counters = self._core.counters()
         self._on_step(outputs, self._clock() - begun)
         self._deliver(outputs)
 
@@ -230,7 +231,7 @@ class EngineHost:
             self._core.add(request)
         except RequestRefused as refusal:
             self._deliver([_refused(request, refusal)])
-        self._counters = self._read_counters()
+        self._counters = self._core.counters()
 
     def _abort(self, request_ids: tuple[str, ...]) -> None:
         outputs: list[RequestOutput] = []
@@ -241,7 +242,7 @@ class EngineHost:
             output = self._core.abort(request_id)
             if output is not None:
                 outputs.append(output)
-        self._counters = self._read_counters()
+        self._counters = self._core.counters()
         self._deliver(outputs)
 
     def _abort_gateway(self, gateway_id: str) -> None:
@@ -257,10 +258,6 @@ class EngineHost:
         except IntegrityError:
             log.exception("an invariant of the engine does not hold")
             self._on_integrity_error()
-
-    def _read_counters(self) -> Counters:
-        counters = self._core.counters()
-        return Counters(*(getattr(counters, field) for field in Counters.__struct_fields__))
 
 
 def _refused(request: Request, refusal: RequestRefused) -> RequestOutput:

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.link import Counters
 from cluster.run_dir import RunDir
+from engine.counters import EngineCounters
 from engine.request import RequestOutput
 
 _STEP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -57,7 +57,7 @@ class EngineMetrics:
         self._step_seconds.observe(seconds)
         self._tokens.inc(sum(len(output.token_ids) for output in outputs))
 
-    def serve(self, replica_id: str, run_dir: RunDir, counters: Callable[[], Counters]) -> None:
+    def serve(self, replica_id: str, run_dir: RunDir, counters: Callable[[], EngineCounters]) -> None:
         """Opens the port and puts it into the run directory's targets."""
         self._registry.register(_CounterCollector(counters))
         server, _ = start_http_server(0, addr="127.0.0.1", registry=self._registry)
@@ -68,7 +68,7 @@ class EngineMetrics:
 class _CounterCollector(Collector):
     """The engine's counters as of the last step."""
 
-    def __init__(self, counters: Callable[[], Counters]) -> None:
+    def __init__(self, counters: Callable[[], EngineCounters]) -> None:
         self._counters = counters
 
     def collect(self) -> Iterable[Metric]:

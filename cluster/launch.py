@@ -21,8 +21,8 @@ from types import FrameType
 from rich.console import Console
 
 from cluster.greeting import front_address, greet
-from cluster.output import own_console, send_output_to
-from cluster.preflight import check_memory, check_port, check_state_dir, open_model, plan_engine
+from cluster.output import own_console, send_output_to, waiting_for
+from cluster.preflight import check_device, check_memory, check_port, check_state_dir, open_model, plan_engine
 from cluster.ray_env import ray_environment
 from cluster.redis_check import check_redis
 from cluster.redis_server import RedisServer, RedisServerError
@@ -83,6 +83,7 @@ class Launcher:
         with self.stages.stage("environment") as detail:
             check_port(settings.host, settings.port)
             check_state_dir(settings.state_dir)
+            check_device(settings.device, settings.replicas)
             source = open_model(settings)
             engine, dtype, warning = plan_engine(settings, source)
             check_memory(settings, source, dtype)
@@ -232,7 +233,7 @@ class Launcher:
         if self._is_deployed:
             from cluster.application import shut_down
 
-            with self._console.status("draining …"):
+            with waiting_for(self._console, "draining"):
                 num_cut = asyncio.run(shut_down(DRAIN_LIMIT_S))
             if num_cut:
                 self._console.print(f"{num_cut} request(s) were cut off after {DRAIN_LIMIT_S:.0f} s")

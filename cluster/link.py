@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput
 
 HEARTBEAT_S = 0.25
@@ -35,27 +36,11 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", array_like=True):
     num_blocks: int
 
 
-class Counters(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The replica's state after the step, for gauges and routing."""
-
-    requests_running: int
-    requests_waiting: int
-    queued_tokens: int
-    """Prompt tokens that are accepted and not yet computed."""
-    blocks_total: int
-    blocks_in_use: int
-    blocks_evictable: int
-    kv_waste_ratio: float
-    preemptions_total: int
-    prefix_queries_tokens_total: int
-    prefix_hits_tokens_total: int
-
-
 class StepMessage(msgspec.Struct, frozen=True, tag="step", array_like=True):
     """All that one step made for one gateway. `credit` is None until admission windows exist: unlimited."""
 
     outputs: tuple[RequestOutput, ...]
-    counters: Counters
+    counters: EngineCounters
     credit: tuple[int, int] | None = None
     """(granted_tokens, granted_requests), cumulative."""
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 
 from cluster.link import (
     SUSPECT_AFTER_S,
-    Counters,
     Hello,
     LinkDown,
     LinkMessage,
@@ -23,6 +22,7 @@ from cluster.link import (
 )
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
+from engine.counters import EngineCounters
 from engine.request import Request
 
 log = logging.getLogger("headrace.gateway")
@@ -40,7 +40,7 @@ class _Link:
         self.replica_id = replica_id
         self.calls = calls
         self.hello: Hello | None = None
-        self.counters: Counters | None = None
+        self.counters: EngineCounters | None = None
         self.last_heard = float("-inf")
         self.is_leaving = False
         self.in_flight: dict[str, int] = {}
@@ -112,7 +112,7 @@ class Links:
             raise LinkDown(f"replica {replica_id} is not linked")
         return hello
 
-    def states(self) -> dict[str, Counters]:
+    def states(self) -> dict[str, EngineCounters]:
         """Last counters by replica, for gauges."""
         return {link.replica_id: link.counters for link in self._links.values() if link.counters}
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
 
 
 def own_console() -> Console:
@@ -19,3 +21,11 @@ def send_output_to(path: Path) -> None:
     with open(path, "ab") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
+
+
+def waiting_for(console: Console, text: str) -> Live:
+    """A spinner while the block runs. Unlike rich's own status it leaves stdout and stderr alone: what Ray
+    prints there belongs to the log.
+    """
+    spinner = Spinner("dots", f"{text} …")
+    return Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)

@@ -39,6 +39,16 @@ def check_port(host: str, port: int) -> None:
         ) from None
 
 
+def check_device(device: str, replicas: int, devices: Path = Path("/dev")) -> None:
+    """Raises `StartError` if there are fewer GPUs than replicas: each takes one of its own."""
+    num_gpus = len(list(devices.glob("nvidia[0-9]*")))
+    if device == "cuda" and num_gpus < replicas:
+        raise StartError(
+            f"--device cuda needs {replicas} GPU(s), one a replica, and this machine has {num_gpus}",
+            "use --device cpu, or fewer --replicas",
+        )
+
+
 def open_model(settings: ServeSettings) -> ModelSource:
     try:
         return resolve_model(settings.model)

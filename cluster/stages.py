@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from cluster.output import waiting_for
+
 
 class StartError(Exception):
     """A start that failed: the stage, what is wrong, and what to do about it."""
@@ -39,7 +41,7 @@ class Stages:
     def waiting(self, name: str) -> Iterator[None]:
         """Shows that a stage is under way; its time is told by `done`."""
         self.current = name
-        with self._console.status(f"{name} …"):
+        with waiting_for(self._console, name):
             yield
 
     def done(self, name: str, seconds: float, detail: str = "") -> None:

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cluster.generation import Usage
-from cluster.link import Counters
+from engine.counters import EngineCounters
 from engine.request import Timing
 
 MAX_TENANT_LABELS = 100
@@ -24,7 +24,7 @@ BUCKETS_S = (
     *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0),
 )
 
-Replicas = Callable[[], Mapping[str, Counters]]
+Replicas = Callable[[], Mapping[str, EngineCounters]]
 
 
 class Telemetry:
@@ -113,17 +113,17 @@ class Telemetry:
         return Counter(f"headrace_{name}_total", text, labels, registry=self.registry)
 
 
-def _kv_cache_usage(counters: Counters) -> float:
+def _kv_cache_usage(counters: EngineCounters) -> float:
     return counters.blocks_in_use / counters.blocks_total if counters.blocks_total else 0.0
 
 
-_GAUGES: tuple[tuple[str, str, Callable[[Counters], float]], ...] = (
+_GAUGES: tuple[tuple[str, str, Callable[[EngineCounters], float]], ...] = (
     ("kv_cache_usage_ratio", "KV blocks owned by requests / blocks in the pool", _kv_cache_usage),
     ("kv_waste_ratio", "Slots without a token / slots of running requests", lambda c: c.kv_waste_ratio),
     ("requests_running", "Requests in the running batch", lambda c: c.requests_running),
     ("requests_waiting", "Requests accepted and not running", lambda c: c.requests_waiting),
 )
-_COUNTERS: tuple[tuple[str, str, Callable[[Counters], float]], ...] = (
+_COUNTERS: tuple[tuple[str, str, Callable[[EngineCounters], float]], ...] = (
     ("preemptions", "Preemptions of running requests", lambda c: c.preemptions_total),
     (
         "prefix_cache_queries_tokens",

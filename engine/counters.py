@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 
-class EngineCounters(msgspec.Struct, frozen=True, gc=False):
+class EngineCounters(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Crosses the link to the gateways as it is."""
+
     requests_running: int
     requests_waiting: int
     queued_tokens: int
@@ -20,6 +22,6 @@ class EngineCounters(msgspec.Struct, frozen=True, gc=False):
     preemptions_total: int
     prefix_queries_tokens_total: int
     prefix_hits_tokens_total: int
-    kv_empty_slots_total: int
+    kv_empty_slots_total: int = 0
     """Σ over steps; with `kv_owned_slots_total` the mean waste, weighted by steps and slots."""
-    kv_owned_slots_total: int
+    kv_owned_slots_total: int = 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from cluster.link import Counters, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
+from cluster.link import Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
 from cluster.links import Links
+from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput, SamplingParams
 
-IDLE = Counters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0)
+IDLE = EngineCounters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0)
 
 
 def hello(replica_id: str, hash_root: bytes = b"root") -> Hello:
@@ -67,7 +68,7 @@ class FakeReplica:
                 raise message
             yield message
 
-    def say(self, *rows: RequestOutput, counters: Counters = IDLE) -> None:
+    def say(self, *rows: RequestOutput, counters: EngineCounters = IDLE) -> None:
         self._stream.put_nowait(StepMessage(outputs=rows, counters=counters))
 
     def die(self) -> None:

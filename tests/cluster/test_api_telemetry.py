@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.generation import TextDelta
-from cluster.link import Counters
 from cluster.telemetry import MAX_TENANT_LABELS, Telemetry
+from engine.counters import EngineCounters
 from tests.cluster.fakes import FakeGateway, Gate, settle
 
 TEXT = "/v1/completions"
@@ -97,7 +97,7 @@ def test_tenants_beyond_the_bound_share_a_label() -> None:
 
 
 def test_the_replicas_state_is_as_last_told_and_goes_with_them() -> None:
-    counters = Counters(
+    counters = EngineCounters(
         requests_running=2,
         requests_waiting=3,
         queued_tokens=0,
@@ -126,5 +126,5 @@ def test_the_replicas_state_is_as_last_told_and_goes_with_them() -> None:
 
 
 def test_a_pool_without_blocks_is_not_in_use() -> None:
-    registry = Telemetry(lambda: {"r1": Counters(0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0)}).registry
+    registry = Telemetry(lambda: {"r1": EngineCounters(0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0)}).registry
     assert value(registry, "kv_cache_usage_ratio", replica="r1") == 0

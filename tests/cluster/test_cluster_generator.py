@@ -12,15 +12,16 @@ import pytest
 from cluster.api.errors import ApiError
 from cluster.cluster_generator import ClusterGeneration, ClusterGenerator
 from cluster.generation import GenerationRequest, TextDelta, Usage
-from cluster.link import Counters, LinkDown, SubmitReply
+from cluster.link import LinkDown, SubmitReply
 from engine.block_hash import hash_blocks, tenant_root
+from engine.counters import EngineCounters
 from engine.request import RequestOutput, SamplingParams, Timing
 from tenants.tenant import Tenant, cache_salt
 from tests.builders_tenants import SECRET, a_tenant
 from tests.cluster.fake_replica import FakeReplica, LinkRig, row, settle
 
 PROMPT = tuple(range(40))  # two full blocks of 16
-BUSY = Counters(1, 0, 1000, 100, 0, 0, 0.0, 0, 0, 0)
+BUSY = EngineCounters(1, 0, 1000, 100, 0, 0, 0.0, 0, 0, 0)
 TIMING = Timing(0.1, 0.2, 0.3, 0.0, 0)
 
 

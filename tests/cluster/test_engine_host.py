@@ -12,8 +12,9 @@ from contextlib import suppress
 import pytest
 
 from cluster.engine_host import EngineDead, EngineHost
-from cluster.link import Counters, Hello, StepMessage, SubmitReply, decode_message
+from cluster.link import Hello, StepMessage, SubmitReply, decode_message
 from engine.core import EngineCore
+from engine.counters import EngineCounters
 from engine.policy import FirstComeFirstServed
 from engine.request import RequestOutput
 from engine.scheduler import Scheduler
@@ -85,7 +86,7 @@ class Stream:
             outputs += [output for output in message.outputs if output.request_id == request_id]
         return outputs
 
-    async def counters_where_idle(self) -> Counters:
+    async def counters_where_idle(self) -> EngineCounters:
         """Reads until the engine has nothing left; fails by the test's timeout if that never comes."""
         while True:
             message = await self.next()

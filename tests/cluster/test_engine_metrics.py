@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster import engine_metrics
 from cluster.engine_metrics import EngineMetrics
-from cluster.link import Counters
 from cluster.run_dir import RunDir
+from engine.counters import EngineCounters
 from tests.cluster.fake_replica import IDLE, row
 
-BUSY = Counters(3, 2, 700, 100, 40, 10, 0.25, 6, 1000, 250)
+BUSY = EngineCounters(3, 2, 700, 100, 40, 10, 0.25, 6, 1000, 250)
 
 
 class Rig:
@@ -82,8 +82,8 @@ def test_every_counter_of_the_link_is_there_as_it_is_now(rig: Rig) -> None:
     assert rig.read()["headrace_engine_requests_running"] == 0
     rig.counters = BUSY
     read = rig.read()
-    assert {field: read[f"headrace_engine_{field}"] for field in Counters.__struct_fields__} == {
-        field: getattr(BUSY, field) for field in Counters.__struct_fields__
+    assert {field: read[f"headrace_engine_{field}"] for field in EngineCounters.__struct_fields__} == {
+        field: getattr(BUSY, field) for field in EngineCounters.__struct_fields__
     }
 
 

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster.link import Counters, LinkDown, SubmitReply
+from cluster.link import LinkDown, SubmitReply
 from cluster.token_inbox import TokenInbox
+from engine.counters import EngineCounters
 from tests.cluster.fake_replica import LinkRig as Rig
 from tests.cluster.fake_replica import request, row, settle
 
@@ -117,7 +118,7 @@ async def test_what_was_routed_counts_until_the_replica_reports(linked: Rig) -> 
     linked.replicas["a"].say()  # of the step that ran when the request came: it does not hold it yet
     await settle()
     assert linked.links.candidates()[0].in_flight_tokens == 3
-    linked.replicas["a"].say(counters=Counters(0, 1, 3, 100, 0, 0, 0.0, 0, 0, 0))
+    linked.replicas["a"].say(counters=EngineCounters(0, 1, 3, 100, 0, 0, 0.0, 0, 0, 0))
     await settle()
     (load,) = linked.links.candidates()
     assert (load.in_flight_tokens, load.queued_tokens, load.num_running) == (0, 3, 1)

@@ -15,6 +15,7 @@ import pytest
 from cluster.preflight import (
     CLUSTER_OVERHEAD_BYTES,
     REPLICA_OVERHEAD_BYTES,
+    check_device,
     check_memory,
     check_port,
     check_state_dir,
@@ -186,3 +187,12 @@ class TestStateDirectory:
         monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK | os.X_OK)
         with pytest.raises(StartError, match=f"--state-dir {tmp_path} is not writable"):
             check_state_dir(tmp_path)
+
+
+def test_a_gpu_for_each_replica_is_asked_for_before_ray_starts(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    check_device("cuda", 2, tmp_path)
+    check_device("cpu", 9, tmp_path)
+    with pytest.raises(StartError, match=r"needs 3 GPU\(s\), one a replica, and this machine has 2"):
+        check_device("cuda", 3, tmp_path)

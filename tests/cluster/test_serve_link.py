@@ -11,7 +11,6 @@ from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError, RequestCancelledError
 
 from cluster.link import (
-    Counters,
     LinkDown,
     LinkMessage,
     Report,
@@ -22,9 +21,10 @@ from cluster.link import (
 )
 from cluster.replica_registry import ReplicaGone
 from cluster.serve_link import ServeLink
+from engine.counters import EngineCounters
 from tests.cluster.fake_replica import hello, request, row
 
-STEP = StepMessage(outputs=(row("r", 0, 5),), counters=Counters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0))
+STEP = StepMessage(outputs=(row("r", 0, 5),), counters=EngineCounters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0))
 BROKEN = [
     ActorDiedError(),
     BackPressureError(num_queued_requests=1, max_queued_requests=1),
