@@ -30,6 +30,8 @@ _COUNTERS = {
     "preemptions_total": "Preemptions of running requests",
     "prefix_queries_tokens_total": "Prompt tokens looked up in the prefix cache",
     "prefix_hits_tokens_total": "Prompt tokens served from the prefix cache",
+    "kv_empty_slots_total": "Slots without a token, summed over steps",
+    "kv_owned_slots_total": "Slots of blocks owned by requests, summed over steps",
 }
 
 
