@@ -89,7 +89,8 @@ def test_every_counter_of_the_link_is_there_as_it_is_now(rig: Rig) -> None:
 
 def test_what_only_grows_is_a_counter_and_the_rest_are_gauges(rig: Rig) -> None:
     kinds = {family.name: family.type for family in rig.families()}
-    totals = {"preemptions", "prefix_queries_tokens", "prefix_hits_tokens"}
+    totals = {f"{kind}_tokens" for kind in ("prefix_queries", "prefix_hits")}
+    totals |= {"preemptions", "kv_empty_slots", "kv_owned_slots"}
     counters = {*totals, "generation_tokens", "integrity_errors"}
     assert {name for name, kind in kinds.items() if kind == "counter"} == {
         f"headrace_engine_{name}" for name in counters
