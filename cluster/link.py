@@ -56,6 +56,14 @@ class SubmitReply(msgspec.Struct, frozen=True, array_like=True):
     message: str | None = None
 
 
+class Abort(msgspec.Struct, frozen=True, array_like=True):
+    """Ends a request, or one of its siblings."""
+
+    request_id: str
+    sibling: int | None = None
+    """None: all of them."""
+
+
 class Report(msgspec.Struct, frozen=True, array_like=True):
     """What a gateway tells its replicas, at most every 100 ms."""
 

@@ -17,9 +17,39 @@ class SamplingParams(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     top_p: float = 1.0
     top_k: int = 0
     """0 keeps the whole vocabulary."""
+    min_p: float = 0.0
+    """Drops what is less probable than `min_p` times the most probable token."""
+    repetition_penalty: float = 1.0
+    """Divides (multiplies, if negative) the logits of tokens in prompt or output."""
+    presence_penalty: float = 0.0
+    """Taken once off the logit of each token in the output."""
+    frequency_penalty: float = 0.0
+    """Taken off the logit of a token for each time it is in the output."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit), each id once."""
     seed: int = 0
     """Key of the counter-based generator, mod 2^64; the gateway draws one when the client gives none."""
+    min_tokens: int = 0
+    """So many outputs come before any end token or stop token id may."""
+    stop_token_ids: tuple[int, ...] = ()
+    """End the answer like an end token, whatever `ignore_eos` says."""
     ignore_eos: bool = False
+    num_logprobs: int | None = None
+    """Also told: of each output token its logprob and the `num_logprobs` likeliest tokens'; None: nothing."""
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the draw depends on the tokens before it."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Of the raw model distribution: before bias, penalties and temperature. Natural logarithms."""
+
+    logprob: float
+    """Of the token that was taken."""
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, logprob), the likeliest first; of equal ones the lower id first."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -29,6 +59,9 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     (`engine/block_hash.py`). `output_token_ids` were generated before (resumption): the engine
     prefills them, and neither emits nor counts them again, but they count towards `max_tokens`.
     `priority`: lower is served first; the policy object decides what it means.
+
+    `n` answers are made to the one prompt: siblings `sibling`, `sibling` + 1, …, each with its own
+    outputs and finish. The prompt is computed once. With `output_token_ids`, `n` is 1.
     """
 
     request_id: str
@@ -39,6 +72,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     output_token_ids: tuple[int, ...] = ()
     attempt: int = 0
     sibling: int = 0
+    n: int = 1
     priority: int = 0
 
 
@@ -63,7 +97,8 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False, array_like=True):
     sibling: int
     first_output_index: int
     token_ids: tuple[int, ...]
-    logprobs: None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One for each of `token_ids`, where the request asked for them."""
     finish_reason: FinishReason | None = None
     error_code: str | None = None
     num_cached_tokens: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.request import SamplingParams
+from engine.request import SamplingParams, TokenLogprobs
 
 
 class ScheduledRequest(msgspec.Struct, frozen=True, gc=False):
@@ -22,6 +22,10 @@ class ScheduledRequest(msgspec.Struct, frozen=True, gc=False):
     output_index: int | None
     sampling: SamplingParams
     sibling: int = 0
+    history: tuple[int, ...] = ()
+    """Prompt + output so far, where penalties read it; the last `output_index` are output."""
+    masked_token_ids: tuple[int, ...] = ()
+    """Not to be drawn here: what would end a request below its `min_tokens`."""
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -29,7 +33,11 @@ class ScheduledRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, gc=False):
-    """One step's work. `copies` (source block, destination block) happen before anything is computed."""
+    """One step's work.
+
+    `copies` are (source block, destination block): all sources are read before any is written, and
+    all are written before anything is computed.
+    """
 
     step: int
     scheduled: tuple[ScheduledRequest, ...]
@@ -42,7 +50,14 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepResult(msgspec.Struct, frozen=True, gc=False):
-    """`token_ids[i]` belongs to `plan.scheduled[i]`; None where nothing was sampled."""
+    """`token_ids[i]` belongs to `plan.scheduled[i]`; None where nothing was sampled.
+
+    `errors` holds the rows that failed alone, by the same index: their tokens are None, and what was
+    computed for them is not to be used. `logprobs` holds the rows that asked for them.
+    """
 
     step: int
     token_ids: tuple[int | None, ...]
+    logprobs: dict[int, TokenLogprobs] = {}
+    errors: dict[int, str] = {}
+    """Row → error code."""

@@ -158,8 +158,9 @@ class TapeExecutor:
         self._sleep = sleep
 
     def submit(self, plan: StepPlan) -> _Playing:
-        for source, destination in plan.copies:
-            self._kv[destination] = list(self._kv[source])
+        contents = [list(self._kv[source]) for source, _ in plan.copies]
+        for (_, destination), content in zip(plan.copies, contents, strict=True):
+            self._kv[destination] = content
         for request in plan.scheduled:
             self._write(request)
         token_ids = tuple(self._sample(request) for request in plan.scheduled)
