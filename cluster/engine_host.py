@@ -12,14 +12,17 @@ import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from functools import partial
 
-from cluster.link import HEARTBEAT_S, Hello, StepMessage, SubmitReply, encode
+from cluster.engine_outbox import Outbox
+from cluster.link import HEARTBEAT_S, Abort, Hello, StepMessage, SubmitReply, encode
 from engine.block_pool import IntegrityError
-from engine.core import EngineCore
+from engine.core import MAX_FAILED_STEPS, EngineCore
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput
 from engine.scheduler import RequestRefused
+from engine.watchdog import Watchdog
 
 log = logging.getLogger("headrace.engine")
 
@@ -27,8 +30,10 @@ ABORT_MEMORY_S = 10.0
 """How long an abort that came before its submit is remembered."""
 REATTACH_GRACE_S = 2.0
 """How long a gateway's requests outlive its broken stream."""
-MAX_UNREAD_MESSAGES = 4096
-"""A gateway that reads no faster than this is treated as gone."""
+WATCH_EVERY_S = 0.5
+WATCHDOG_S = 5.0
+FATAL_GRACE_S = 0.25
+"""What was made before the end still leaves in this time."""
 IDLE_CHECK_S = 1.0
 INTEGRITY_EVERY_S = 10.0
 
@@ -37,35 +42,20 @@ class EngineDead(RuntimeError):
     """The engine thread has ended; the process should, too."""
 
 
-class Outbox:
-    """Messages for one gateway. Lives on the event loop; `close` ends the reader."""
+@dataclass(slots=True)
+class _Owner:
+    """Whose a live request is, and which of its siblings have not ended."""
 
-    def __init__(self) -> None:
-        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.is_closed = False
-
-    def put(self, message: bytes) -> None:
-        if self._messages.qsize() >= MAX_UNREAD_MESSAGES:
-            self.close()
-        if not self.is_closed:
-            self._messages.put_nowait(message)
-
-    def close(self) -> None:
-        if not self.is_closed:
-            self.is_closed = True
-            self._messages.put_nowait(None)
-
-    async def get(self, timeout_s: float) -> bytes | None:
-        """The next message, or None once closed. Raises TimeoutError after `timeout_s`."""
-        async with asyncio.timeout(timeout_s):
-            return await self._messages.get()
+    gateway_id: str
+    siblings: set[int]
 
 
 class EngineHost:
     """Owns the engine thread, the outboxes and which gateway each live request belongs to.
 
-    `on_step(outputs)` is called in the engine thread after every step, for metrics. `on_fatal` is
-    called there once if the thread fails.
+    `on_step(outputs, seconds, executor_seconds)` is called in the engine thread after every step, for
+    metrics. `on_fatal` is called once, on the event loop, when the engine thread failed or stood
+    still for `watchdog_s` with work to do.
     """
 
     def __init__(
@@ -74,9 +64,10 @@ class EngineHost:
         hello: Hello,
         clock: Callable[[], float],
         *,
-        on_step: Callable[[list[RequestOutput], float], None] = lambda outputs, seconds: None,
+        on_step: Callable[[list[RequestOutput], float, float], None] = lambda *step: None,
         on_integrity_error: Callable[[], None] = lambda: None,
         on_fatal: Callable[[BaseException], None] = lambda error: None,
+        watchdog_s: float = WATCHDOG_S,
     ) -> None:
         self._core = core
         self._hello = hello
@@ -85,11 +76,14 @@ class EngineHost:
         self._on_integrity_error = on_integrity_error
         self._on_fatal = on_fatal
         self._mailbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._gateway_of: dict[str, str] = {}
+        self._owners: dict[str, _Owner] = {}
         self._aborted_early: dict[str, float] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._counters = core.counters()
         self._running: Future[None] = Future()
+        self._watchdog = Watchdog(watchdog_s, clock())
+        self._step_begun: float | None = None
+        self._dead_because: str | None = None
         self._last_integrity_check = clock()
 
     # --- the event loop's side -------------------------------------------------------------
@@ -102,6 +96,7 @@ class EngineHost:
         """
         self._loop = loop
         self._running = thread.submit(self._run)
+        loop.call_later(WATCH_EVERY_S, self._watch)
 
     def stop(self) -> None:
         """Ends the thread after its current step and every attached stream. Blocks for that step."""
@@ -111,8 +106,31 @@ class EngineHost:
             outbox.close()
 
     def check(self) -> None:
+        if self._dead_because is not None:
+            raise EngineDead(self._dead_because)
         if self._running.done():
             raise EngineDead("the engine thread has ended")
+
+    def _watch(self) -> None:
+        """Looks whether the engine advances, for as long as it runs."""
+        if self._running.done() or self._dead_because is not None:
+            return
+        now = self._clock()
+        has_work = bool(self._owners) or not self._mailbox.empty()
+        self._watchdog.observe(self._counters, has_work=has_work, now=now)
+        if self._watchdog.is_stalled(now):
+            reason = self._watchdog.explain(self._counters, step_begun=self._step_begun, now=now)
+            log.critical("the engine stands still: %s", reason)
+            self._die(EngineDead(reason))
+        else:
+            self._loop.call_later(WATCH_EVERY_S, self._watch)
+
+    def _die(self, error: BaseException) -> None:
+        """From now on every check fails; the end follows when the last messages have left."""
+        if self._dead_because is not None:
+            return
+        self._dead_because = str(error) or type(error).__name__
+        self._loop.call_later(FATAL_GRACE_S, self._on_fatal, error)
 
     @property
     def counters(self) -> EngineCounters:
@@ -126,11 +144,11 @@ class EngineHost:
             self._core.check_fits(request)
         except RequestRefused as refusal:
             return SubmitReply(accepted=False, code=refusal.code, message=refusal.message)
-        self._mailbox.put(partial(self._add, gateway_id, request))
+        self._mailbox.put(partial(self._add, gateway_id, request, self._clock()))
         return SubmitReply(accepted=True)
 
-    def abort(self, request_ids: Iterable[str]) -> None:
-        self._mailbox.put(partial(self._abort, tuple(request_ids)))
+    def abort(self, aborts: Iterable[Abort]) -> None:
+        self._mailbox.put(partial(self._abort, tuple(aborts)))
 
     async def attach(self, gateway_id: str) -> AsyncIterator[bytes]:
         """The gateway's stream: hello, then a message a step, and one each `HEARTBEAT_S` of silence.
@@ -180,7 +198,7 @@ class EngineHost:
                     self._step()
         except BaseException as error:
             log.exception("the engine thread failed")
-            self._on_fatal(error)
+            self._loop.call_soon_threadsafe(self._die, error)
 
     def _take_mail(self) -> bool:
         """Makes all posted calls; waits for one when there is nothing to compute. False: stop."""
@@ -197,56 +215,61 @@ class EngineHost:
             call()
 
     def _step(self) -> None:
-        begun = self._clock()
+        begun, executor_s = self._clock(), self._core.executor_s
+        self._step_begun = begun
         outputs = self._core.step()
+        self._step_begun = None
         self._counters = self._core.counters()
-        self._on_step(outputs, self._clock() - begun)
+        self._on_step(outputs, self._clock() - begun, self._core.executor_s - executor_s)
         self._deliver(outputs)
+        if self._core.is_broken:
+            raise EngineDead(f"the last {MAX_FAILED_STEPS} steps failed")
 
     def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
         by_gateway: dict[str, list[RequestOutput]] = {}
         for output in outputs:
-            gateway_id = self._gateway_of.get(output.request_id)
-            if gateway_id is None:
+            owner = self._owners.get(output.request_id)
+            if owner is None:
                 continue
-            by_gateway.setdefault(gateway_id, []).append(output)
+            by_gateway.setdefault(owner.gateway_id, []).append(output)
             if output.finish_reason is not None:
-                del self._gateway_of[output.request_id]
+                owner.siblings.discard(output.sibling)
+                if not owner.siblings:
+                    del self._owners[output.request_id]
         for gateway_id, rows in by_gateway.items():
             message = encode(StepMessage(outputs=tuple(rows), counters=self._counters))
             self._loop.call_soon_threadsafe(self._put, gateway_id, message)
 
-    def _add(self, gateway_id: str, request: Request) -> None:
+    def _add(self, gateway_id: str, request: Request, arrival_s: float) -> None:
         now = self._clock()
         self._aborted_early = {
             key: at for key, at in self._aborted_early.items() if now - at < ABORT_MEMORY_S
         }
         if request.request_id in self._aborted_early:
             return
-        if request.request_id in self._gateway_of:
+        if request.request_id in self._owners:
             log.warning("a live request's id came again and was dropped")
             return
-        self._gateway_of[request.request_id] = gateway_id
+        siblings = set(range(request.sibling, request.sibling + request.n))
+        self._owners[request.request_id] = _Owner(gateway_id, siblings)
         try:
-            self._core.add(request)
+            self._core.add(request, arrival_s)
         except RequestRefused as refusal:
-            self._deliver([_refused(request, refusal)])
+            self._deliver(_refused(request, refusal))
         self._counters = self._core.counters()
 
-    def _abort(self, request_ids: tuple[str, ...]) -> None:
+    def _abort(self, aborts: Iterable[Abort]) -> None:
         outputs: list[RequestOutput] = []
-        for request_id in request_ids:
-            if request_id not in self._gateway_of:
-                self._aborted_early[request_id] = self._clock()
-                continue
-            output = self._core.abort(request_id)
-            if output is not None:
-                outputs.append(output)
+        for abort in aborts:
+            if abort.request_id in self._owners:
+                outputs += self._core.abort(abort.request_id, abort.sibling)
+            elif abort.sibling is None:
+                self._aborted_early[abort.request_id] = self._clock()
         self._counters = self._core.counters()
         self._deliver(outputs)
 
     def _abort_gateway(self, gateway_id: str) -> None:
-        self._abort(tuple(key for key, owner in self._gateway_of.items() if owner == gateway_id))
+        self._abort([Abort(key) for key, owner in self._owners.items() if owner.gateway_id == gateway_id])
 
     def _check_integrity(self) -> None:
         now = self._clock()
@@ -260,13 +283,16 @@ class EngineHost:
             self._on_integrity_error()
 
 
-def _refused(request: Request, refusal: RequestRefused) -> RequestOutput:
-    return RequestOutput(
-        request_id=request.request_id,
-        attempt=request.attempt,
-        sibling=request.sibling,
-        first_output_index=len(request.output_token_ids),
-        token_ids=(),
-        finish_reason="error",
-        error_code=refusal.code,
-    )
+def _refused(request: Request, refusal: RequestRefused) -> list[RequestOutput]:
+    return [
+        RequestOutput(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            sibling=sibling,
+            first_output_index=len(request.output_token_ids),
+            token_ids=(),
+            finish_reason="error",
+            error_code=refusal.code,
+        )
+        for sibling in range(request.sibling, request.sibling + request.n)
+    ]

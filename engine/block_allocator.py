@@ -17,7 +17,7 @@ class BlockAllocator:
     def __init__(self, config: EngineConfig) -> None:
         self._block_size = config.block_size
         self._is_caching = config.enable_prefix_caching
-        self.cache = PrefixCache(config.block_size)
+        self.cache = PrefixCache(config.block_size, config.num_blocks)
         self.pool = BlockPool(config.num_blocks, on_evict=self.cache.forget)
 
     def num_missing(self, state: RequestState, num_tokens: int) -> int:
@@ -29,7 +29,7 @@ class BlockAllocator:
 
     def match(self, state: RequestState) -> list[int]:
         """Blocks of the longest cached prefix of a request that holds none."""
-        return self.cache.match(state.block_hashes(), state.num_tokens)
+        return self.cache.match(state.chain, state.num_tokens)
 
     def num_taken(self, state: RequestState, matched: list[int], num_tokens: int) -> int:
         """Available blocks that `num_tokens` would take, if it starts on `matched`."""
@@ -50,14 +50,46 @@ class BlockAllocator:
         state.num_cached_tokens = min(state.num_computed_tokens, state.num_prompt_tokens)
         is_resumed = bool(state.request.output_token_ids)
         if self._is_caching and not is_resumed:  # a resumed request was counted where it began
-            self.cache.count_lookup(
-                num_prompt_tokens=state.num_prompt_tokens, num_hit_tokens=state.num_cached_tokens
+            state.prefix_lookup = self.cache.look_up(
+                state.request.hash_root,
+                state.chain,
+                num_hits=len(state.block_table),
+                num_tokens=state.num_prompt_tokens,
             )
 
-    def grow(self, state: RequestState, num_tokens: int) -> None:
-        """Extends the table to hold `num_tokens`."""
-        for _ in range(self.num_missing(state, num_tokens)):
+    def num_outstanding(self, state: RequestState) -> int:
+        """Blocks promised to a running request and not yet taken, copies for its siblings included."""
+        promised = self.num_missing(state, state.num_promised_tokens) + state.num_unforked
+        return promised + self.must_copy(state, state.num_computed_tokens)
+
+    def must_copy(self, state: RequestState, position: int) -> bool:
+        """Whether the block that `position` is written to is seen by others, too."""
+        index = position // self._block_size
+        return index < len(state.block_table) and not self.pool.is_writable(state.block_table[index])
+
+    def grow(self, state: RequestState, start: int, end: int) -> tuple[int, int] | None:
+        """Makes the table fit to write positions `[start, end)`.
+
+        Returns (source, destination) if a shared block has to be copied first: copy on write.
+        """
+        copy = self._copy(state, start // self._block_size) if self.must_copy(state, start) else None
+        for _ in range(self.num_missing(state, end)):
             state.block_table.append(self.pool.allocate())
+        return copy
+
+    def _copy(self, state: RequestState, index: int) -> tuple[int, int]:
+        source, own = state.block_table[index], self.pool.allocate()
+        state.block_table[index] = own
+        self.pool.release(source)
+        return source, own
+
+    def share(self, leader: RequestState, sibling: RequestState) -> None:
+        """The sibling starts on the leader's blocks, the last of them to be copied before it is written."""
+        for block in leader.block_table:
+            self.pool.share(block)
+        sibling.block_table.extend(leader.block_table)
+        num_full = sibling.num_computed_tokens // self._block_size
+        sibling.num_registered_blocks = min(leader.num_registered_blocks, num_full)
 
     def register(self, state: RequestState) -> None:
         """Names the full blocks that were computed since. Where a twin is cached, it is used instead.
@@ -69,14 +101,15 @@ class BlockAllocator:
             return
         for index in range(state.num_registered_blocks, state.num_computed_tokens // self._block_size):
             block = state.block_table[index]
-            parent = state.block_hash(index - 1) if index else None
-            named = self.cache.register(state.block_hash(index), parent, block)
-            if named == block:
+            holder = self.cache.register(state.chain[index], block)
+            if holder is None:
+                return
+            if holder == block:
                 self.pool.mark_cached(block)
             else:
-                self.pool.share(named)
+                self.pool.share(holder)
                 self.pool.release(block)
-                state.block_table[index] = named
+                state.block_table[index] = holder
             state.num_registered_blocks = index + 1
 
     def release(self, state: RequestState) -> None:
@@ -85,9 +118,33 @@ class BlockAllocator:
             self.pool.release(block)
         state.block_table.clear()
 
+    def discard(self, state: RequestState) -> None:
+        """Gives the blocks of a failed request back, and what it alone vouches for loses its name.
+
+        So a prefix that makes requests fail is computed anew, not handed on.
+        """
+        for block in reversed(state.block_table):
+            is_own = self.pool.is_cached(block) and self.pool.ref_count(block) == 1
+            if is_own and not self.cache.has_children(block):
+                self.cache.drop(block)
+                self.pool.unmark_cached(block)
+            self.pool.release(block)
+        state.block_table.clear()
+
+    def clear_cache(self) -> None:
+        """Nothing is cached any more. Nobody may hold a block."""
+        self.cache.clear()
+        self.pool.clear_cached()
+
     def num_empty_slots(self, holders: Iterable[RequestState]) -> int:
-        """Slots without a token in the holders' blocks. Shared blocks are full: nothing counts twice."""
-        return sum(self.num_slots(state) - state.num_computed_tokens for state in holders)
+        """Slots without a token in the holders' blocks; a shared one counts once, by its fullest use."""
+        empty: dict[int, int] = {}
+        for state in holders:
+            for index in range(state.num_computed_tokens // self._block_size, len(state.block_table)):
+                block, filled = state.block_table[index], state.num_computed_tokens - index * self._block_size
+                slots = self._block_size - max(0, filled)
+                empty[block] = min(slots, empty.get(block, slots))
+        return sum(empty.values())
 
     @property
     def num_owned_slots(self) -> int:

@@ -2,12 +2,16 @@
 
 A block's hash is chained blake2b-128 over (parent hash, token ids of the full block). The chain
 begins at a root that names everything KV depends on and the tenant's salt; two roots differ as
-soon as one field does. Fields are tagged and length-prefixed, so no two meanings share a key.
+soon as one field does.
+
+The bytes that are hashed: for each field the length of its tag (4 bytes), the tag, the length of its
+value (8 bytes), the value. Integers are little-endian, text is UTF-8, token ids are int32. As every
+part stands behind its length, the bytes can be read back in one way only: no two meanings share a key.
 """
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import NewType
@@ -19,9 +23,9 @@ BlockHash = NewType("BlockHash", bytes)
 _DIGEST_BYTES = 16
 
 
-def _digest(fields: Iterable[tuple[str, bytes]]) -> BlockHash:
+def _digest(tagged: Iterable[tuple[str, bytes]]) -> BlockHash:
     state = blake2b(digest_size=_DIGEST_BYTES)
-    for tag, value in fields:
+    for tag, value in tagged:
         name = tag.encode()
         state.update(len(name).to_bytes(4, "little") + name)
         state.update(len(value).to_bytes(8, "little") + value)
@@ -30,16 +34,14 @@ def _digest(fields: Iterable[tuple[str, bytes]]) -> BlockHash:
 
 def model_root(model: ModelConfig, *, kv_dtype: str, adapter: str = "") -> BlockHash:
     """Root of one model revision, as a replica's hello names it. No tenant yet: see `tenant_root`."""
-    rope = model.rope
-    return _digest(
-        [
-            ("model_id", model.model_id.encode()),
-            ("revision", model.revision.encode()),
-            ("rope", f"{rope.theta!r} {rope.scaling} {rope.factor!r}".encode()),
-            ("kv_dtype", kv_dtype.encode()),
-            ("adapter", adapter.encode()),
-        ]
-    )
+    tagged = {
+        "model_id": model.model_id,
+        "revision": model.revision,
+        "rope": model.rope.identity,
+        "kv_dtype": kv_dtype,
+        "adapter": adapter,
+    }
+    return _digest((tag, value.encode()) for tag, value in tagged.items())
 
 
 def tenant_root(root: bytes, salt: bytes) -> BlockHash:
@@ -47,10 +49,14 @@ def tenant_root(root: bytes, salt: bytes) -> BlockHash:
     return _digest([("model_root", root), ("salt", salt)])
 
 
+def pack_token_ids(token_ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian int32. Raises struct.error for one that is not an int32."""
+    return struct.pack(f"<{len(token_ids)}i", *token_ids)
+
+
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> BlockHash:
     """Hash of one full block behind `parent` (the previous block's hash, or the root)."""
-    tokens = array("i", token_ids).tobytes()  # int32, little-endian on every machine we run on
-    return _digest([("parent", parent), ("tokens", tokens)])
+    return _digest([("parent", parent), ("tokens", pack_token_ids(token_ids))])
 
 
 def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> tuple[BlockHash, ...]:

@@ -7,7 +7,7 @@ the writes of padding; it is in no state and is never handed out.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 NULL_BLOCK = 0
@@ -29,7 +29,10 @@ class BlockPool:
         self._ref_counts = [0] * num_blocks
         self._cached: set[int] = set()
         self._free = deque(range(NULL_BLOCK + 1, num_blocks))
-        self._evictable: dict[int, None] = {}  # in order of release: the first is the least recently used
+        self.num_evictions = 0
+        # In order of release: the first is the least recently used. Not a dict: taking its first
+        # again and again scans all that was deleted before.
+        self._evictable: OrderedDict[int, None] = OrderedDict()
 
     @property
     def num_blocks(self) -> int:
@@ -71,9 +74,9 @@ class BlockPool:
         return block
 
     def _evict(self) -> int:
-        block = next(iter(self._evictable))
-        del self._evictable[block]
+        block, _ = self._evictable.popitem(last=False)
         self._cached.remove(block)
+        self.num_evictions += 1
         self._on_evict(block)
         return block
 
@@ -83,10 +86,29 @@ class BlockPool:
             raise IntegrityError(f"block {block} is cached while nobody owns it")
         self._cached.add(block)
 
+    def unmark_cached(self, block: int) -> None:
+        """The content of this owned block has no name any more: once released it is free."""
+        if self._ref_counts[block] == 0:
+            raise IntegrityError(f"block {block} loses its name while nobody owns it")
+        self._cached.discard(block)
+
+    def clear_cached(self) -> None:
+        """No block has a name any more: the evictable ones are free."""
+        self._free.extend(self._evictable)
+        self._evictable.clear()
+        self._cached.clear()
+
+    def is_cached(self, block: int) -> bool:
+        return block in self._cached
+
+    def is_writable(self, block: int) -> bool:
+        """Whether its owner alone sees it."""
+        return self._ref_counts[block] == 1 and block not in self._cached
+
     def share(self, block: int) -> None:
-        """One more owner of a cached block."""
-        if block not in self._cached:
-            raise IntegrityError(f"block {block} is shared but not cached")
+        """One more owner of a cached or owned block."""
+        if block not in self._cached and self._ref_counts[block] == 0:
+            raise IntegrityError(f"block {block} is shared but neither cached nor owned")
         self._evictable.pop(block, None)
         self._ref_counts[block] += 1
 

@@ -18,6 +18,9 @@ class Executor(Protocol):
 
     def submit(self, plan: StepPlan) -> Pending: ...
 
+    def reset(self) -> None:
+        """Forgets all KV. Called after a failed step: later plans read nothing written before."""
+
 
 class Done:
     """A `Pending` whose result is already here: for executors that compute in `submit`."""

@@ -21,7 +21,7 @@ def check_fits(request: Request, config: EngineConfig) -> None:
     """Raises RequestRefused if `request` is malformed or cannot be served even alone.
 
     Counts prompt + max_tokens (at most `max_model_len`): a request whose prompt fits but whose
-    answer cannot is refused here, not cut short later.
+    answer cannot is refused here, not cut short later. All `n` answers have to fit one at a time.
     """
     _check_fields(request, config)
     num_prompt, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
@@ -32,26 +32,36 @@ def check_fits(request: Request, config: EngineConfig) -> None:
             f"the context is {config.max_model_len} tokens",
         )
     num_tokens = min(num_prompt + max_tokens, config.max_model_len)
-    capacity = (config.num_blocks - 1) * config.block_size
+    # Each sibling beyond the first copies one block of the prompt when it starts.
+    capacity = (config.num_blocks - request.n) * config.block_size
     if num_tokens > capacity:
+        beside = f" beside {request.n} answers" if request.n > 1 else ""
         raise RequestRefused(
             "limit_never_satisfiable",
             f"prompt ({num_prompt} tokens) and max_tokens ({max_tokens}) need {num_tokens} slots: "
-            f"the KV pool holds {capacity}",
+            f"the KV pool holds {max(0, capacity)}{beside}",
         )
 
 
 def _check_fields(request: Request, config: EngineConfig) -> None:
     if not request.prompt_token_ids:
         raise RequestRefused("empty_prompt", "prompt must hold at least one token")
-    if min(request.prompt_token_ids) < 0 or max(request.prompt_token_ids) > _MAX_TOKEN_ID:
-        raise RequestRefused("invalid_value", f"prompt token ids must be between 0 and {_MAX_TOKEN_ID}")
+    for name, token_ids in (("prompt", request.prompt_token_ids), ("output", request.output_token_ids)):
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) <= _MAX_TOKEN_ID:
+            raise RequestRefused("invalid_value", f"{name} token ids must be between 0 and {_MAX_TOKEN_ID}")
     if request.sampling.max_tokens <= len(request.output_token_ids):
         raise RequestRefused(
             "invalid_value",
             f"max_tokens must be at least {len(request.output_token_ids) + 1}, "
             f"not {request.sampling.max_tokens}",
         )
+    if not 1 <= request.n <= config.max_num_seqs:
+        raise RequestRefused(
+            "invalid_value",
+            f"n must be between 1 and {config.max_num_seqs}, the requests that run at once, not {request.n}",
+        )
+    if request.n > 1 and request.output_token_ids:
+        raise RequestRefused("invalid_value", "n must be 1 where output tokens are resumed")
     if len(request.block_hashes) > len(request.prompt_token_ids) // config.block_size:
         raise RequestRefused(
             "invalid_value",

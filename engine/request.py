@@ -86,7 +86,9 @@ class Timing(msgspec.Struct, frozen=True, gc=False, array_like=True):
     decode_s: float
     """First token to finish."""
     preempted_s: float
+    """Part of the prefill and decode time that it interrupted."""
     num_preemptions: int
+    num_recomputed_tokens: int = 0
 
 
 class RequestOutput(msgspec.Struct, frozen=True, gc=False, array_like=True):

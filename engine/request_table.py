@@ -1,4 +1,4 @@
-"""The live requests by state. A request is in one of the two lists, or finished and in none."""
+"""The live requests by state. A request is in one of the two sets, or finished and in none."""
 
 from __future__ import annotations
 
@@ -6,30 +6,54 @@ from engine.request_state import RequestState
 
 
 class RequestTable:
-    """Owns who waits and who runs; every change of a request's status is made here."""
+    """Owns who waits and who runs; every change of a request's status is made here.
+
+    `waiting` and `running` are sets that keep the order in which requests entered them.
+    """
 
     def __init__(self) -> None:
-        self.waiting: dict[str, RequestState] = {}
-        self.running: dict[str, RequestState] = {}
+        self.waiting: dict[RequestState, None] = {}
+        self.running: dict[RequestState, None] = {}
+        self.num_seats_taken = 0
+        """Places in the batch; siblings that are still to be forked have theirs already."""
+        self._siblings: dict[str, list[RequestState]] = {}
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
 
-    def find(self, request_id: str) -> RequestState | None:
-        return self.waiting.get(request_id) or self.running.get(request_id)
+    def find(self, request_id: str) -> list[RequestState]:
+        """The live siblings of a request."""
+        return list(self._siblings.get(request_id, ()))
 
     def add(self, state: RequestState) -> None:
-        self.waiting[state.request_id] = state
+        self.waiting[state] = None
+        self._siblings.setdefault(state.request_id, []).append(state)
+
+    def fork(self, sibling: RequestState) -> None:
+        """A sibling enters where its leader runs, and takes the seat that was kept for it."""
+        sibling.status = "running"
+        self.running[sibling] = None
+        self._siblings[sibling.request_id].append(sibling)
 
     def admit(self, state: RequestState) -> None:
         state.status = "running"
-        self.running[state.request_id] = self.waiting.pop(state.request_id)
+        del self.waiting[state]
+        self.running[state] = None
+        self.num_seats_taken += state.num_seats
 
     def preempt(self, state: RequestState, now: float) -> None:
         state.preempt(now)
-        self.waiting[state.request_id] = self.running.pop(state.request_id)
+        del self.running[state]
+        self.waiting[state] = None
+        self.num_seats_taken -= state.num_seats
 
     def finish(self, state: RequestState) -> None:
+        if state.status == "running":
+            self.num_seats_taken -= state.num_seats
         state.status = "finished"
-        self.waiting.pop(state.request_id, None)
-        self.running.pop(state.request_id, None)
+        self.waiting.pop(state, None)
+        self.running.pop(state, None)
+        siblings = self._siblings[state.request_id]
+        siblings.remove(state)
+        if not siblings:
+            del self._siblings[state.request_id]

@@ -10,7 +10,7 @@ from engine.config import EngineConfig
 from engine.counters import EngineCounters
 from engine.policy import SchedulingPolicy
 from engine.refusal import RequestRefused, check_fits
-from engine.request import FinishReason, Request, RequestOutput
+from engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from engine.request_state import RequestState
 from engine.request_table import RequestTable
 from engine.step import StepPlan, StepResult
@@ -30,13 +30,17 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._policy = policy
-        self._eos_token_ids = frozenset(eos_token_ids)
+        self._eos_token_ids = tuple(eos_token_ids)
         self._blocks = BlockAllocator(config)
         self._requests = RequestTable()
         self._launched: tuple[RequestState, ...] = ()
         self._num_arrived = 0
         self._num_steps = 0
         self._num_preemptions = 0
+        self._num_computed_tokens = 0
+        self._num_recomputed_tokens = 0
+        self._num_failed_requests = 0
+        self._num_failed_steps = 0
         self._sum_empty_slots = 0
         self._sum_owned_slots = 0
 
@@ -44,27 +48,46 @@ class Scheduler:
         """Raises RequestRefused for what can never be served. Touches no state: any thread may ask."""
         check_fits(request, self._config)
 
-    def add(self, request: Request, now: float) -> None:
-        """Queues `request`. Raises RequestRefused if it can never be served or its id is live."""
+    def add(self, request: Request, now: float, arrival_s: float | None = None) -> None:
+        """Queues `request`, which came at `arrival_s`, or just `now`.
+
+        Raises RequestRefused if it can never be served or its id is live.
+        """
         self.check_fits(request)
-        if self._requests.find(request.request_id) is not None:
+        if self._requests.find(request.request_id):
             raise RequestRefused("duplicate_request", f"request {request.request_id} is already here")
-        self._requests.add(RequestState(request, self._config, arrival_order=self._num_arrived, now=now))
-        self._num_arrived += 1
+        state = RequestState(
+            request,
+            self._config,
+            arrival_order=self._num_arrived,
+            now=now,
+            arrival_s=arrival_s,
+            eos_token_ids=self._eos_token_ids,
+        )
+        self._requests.add(state)
+        self._num_arrived += request.n
 
-    def abort(self, request_id: str, now: float) -> RequestOutput | None:
-        """Ends a request in any state. Its last output, or None if it is not live.
+    def abort(self, request_id: str, now: float, sibling: int | None = None) -> list[RequestOutput]:
+        """Ends a request in any state, or one sibling of it. Their last outputs; none if not live.
 
+        A sibling can be ended alone once its first token was told: before, it is not there yet.
         Blocks of a launched request go back when the step ends: until then it may write them.
         """
-        state = self._requests.find(request_id)
-        if state is None:
-            return None
-        output = state.final_output("abort", now)
+        outputs: list[RequestOutput] = []
+        for state in self._requests.find(request_id):
+            if sibling is None or (sibling == state.sibling and not state.num_unforked):
+                outputs += self._end(state, "abort", now)
+        return outputs
+
+    def _end(
+        self, state: RequestState, finish_reason: FinishReason, now: float, error_code: str | None = None
+    ) -> list[RequestOutput]:
+        """Ends a request without a token."""
+        outputs = state.final_outputs(finish_reason, now, error_code)
         self._requests.finish(state)
         if state not in self._launched:
             self._blocks.release(state)
-        return output
+        return outputs
 
     def has_work(self) -> bool:
         return len(self._requests) > 0
@@ -86,32 +109,43 @@ class Scheduler:
         return StepPlan(
             step=self._num_steps,
             scheduled=tuple(state.scheduled(count) for state, count in step.num_tokens.items()),
+            copies=tuple(step.copies.values()),
             preempted=tuple(step.preempted),
         )
 
     def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
-        """Takes in what the launched `plan` computed; one output for each request that got a token."""
+        """Takes in what the launched `plan` computed: an output for each request that got a token or failed.
+
+        What was computed for a row that failed never bears a name in the prefix cache.
+        """
         outputs: list[RequestOutput] = []
-        landed = self._land(plan)
-        for state, scheduled, token_id in zip(landed, plan.scheduled, result.token_ids, strict=True):
+        for row, state in enumerate(self._land(plan)):
             if state.status == "finished":  # aborted while the step could still write its blocks
                 self._blocks.release(state)
-                continue
-            state.num_computed_tokens += scheduled.num_scheduled_tokens
-            self._blocks.register(state)
-            if token_id is not None:
-                outputs.append(self._take_token(state, token_id, now))
+            elif row in result.errors:
+                outputs += self._fail(state, result.errors[row], now)
+            else:
+                self._advance(state, plan.scheduled[row].num_scheduled_tokens)
+                outputs += self._take_token(state, result.token_ids[row], result.logprobs.get(row), now)
         self._sum_waste()
         return outputs
 
     def fail(self, plan: StepPlan, now: float) -> list[RequestOutput]:
-        """Ends the launched `plan` without a result: its requests end with an error, no one else's."""
+        """Ends the launched `plan` without a result: its requests end with an error, no one else's.
+
+        All KV counts as lost: the others begin again, and nothing is cached any more.
+        """
         outputs: list[RequestOutput] = []
+        self._num_failed_steps += 1
         for state in self._land(plan):
-            if state.status != "finished":
-                outputs.append(state.final_output("error", now, "engine_error"))
-                self._requests.finish(state)
+            if state.status == "finished":
+                self._blocks.release(state)
+            else:
+                outputs += self._fail(state, "engine_error", now)
+        for state in list(self._requests.running):
             self._blocks.release(state)
+            self._requests.preempt(state, now)
+        self._blocks.clear_cache()
         return outputs
 
     def _land(self, plan: StepPlan) -> tuple[RequestState, ...]:
@@ -120,60 +154,88 @@ class Scheduler:
         landed, self._launched = self._launched, ()
         return landed
 
-    def _take_token(self, state: RequestState, token_id: int, now: float) -> RequestOutput:
+    def _advance(self, state: RequestState, num_tokens: int) -> None:
+        self._num_computed_tokens += num_tokens
+        self._num_recomputed_tokens += state.advance(num_tokens)
+        self._blocks.register(state)
+
+    def _fail(self, state: RequestState, error_code: str, now: float) -> list[RequestOutput]:
+        self._num_failed_requests += state.num_seats
+        self._blocks.discard(state)
+        return self._end(state, "error", now, error_code)
+
+    def _take_token(
+        self, state: RequestState, token_id: int | None, logprobs: TokenLogprobs | None, now: float
+    ) -> list[RequestOutput]:
+        if token_id is None:
+            return []
+        for sibling in state.fork():
+            self._blocks.share(state, sibling)
+            self._requests.fork(sibling)
         state.append(token_id, now)
-        finish_reason = self._finish_reason(state)
-        output = state.token_output(finish_reason, now)
+        finish_reason = _finish_reason(state)
+        output = state.token_output(logprobs, finish_reason, now)
         if finish_reason is not None:
             self._requests.finish(state)
             self._blocks.release(state)
-        return output
-
-    def _finish_reason(self, state: RequestState) -> FinishReason | None:
-        if state.last_token_id in self._eos_token_ids and not state.request.sampling.ignore_eos:
-            return "stop"
-        return "length" if state.num_tokens >= state.max_num_tokens else None
+        return [output]
 
     def _holders(self) -> list[RequestState]:
         aborted = (state for state in self._launched if state.status == "finished")
-        return [*self._requests.running.values(), *aborted]
+        return [*self._requests.running, *aborted]
 
     def _sum_waste(self) -> None:
         self._sum_empty_slots += self._blocks.num_empty_slots(self._holders())
         self._sum_owned_slots += self._blocks.num_owned_slots
 
     def counters(self) -> EngineCounters:
-        pool, cache = self._blocks.pool, self._blocks.cache
+        pool, prefix = self._blocks.pool, self._blocks.cache.stats.total
         waiting, running = self._requests.waiting, self._requests.running
         empty_slots = self._blocks.num_empty_slots(self._holders())
         return EngineCounters(
             requests_running=len(running),
             requests_waiting=len(waiting),
             queued_tokens=sum(
-                max(0, state.num_prompt_tokens - state.num_computed_tokens)
-                for state in (*waiting.values(), *running.values())
+                max(0, state.num_prompt_tokens - state.num_computed_tokens) for state in (*waiting, *running)
             ),
             blocks_total=pool.num_blocks,
             blocks_in_use=pool.num_owned,
             blocks_evictable=pool.num_evictable,
             kv_waste_ratio=empty_slots / max(1, self._blocks.num_owned_slots),
             preemptions_total=self._num_preemptions,
-            prefix_queries_tokens_total=cache.queries_tokens_total,
-            prefix_hits_tokens_total=cache.hits_tokens_total,
+            prefix_queries_tokens_total=prefix.queries_tokens,
+            prefix_hits_tokens_total=prefix.hit_tokens,
             kv_empty_slots_total=self._sum_empty_slots,
             kv_owned_slots_total=self._sum_owned_slots,
+            computed_tokens_total=self._num_computed_tokens,
+            recomputed_tokens_total=self._num_recomputed_tokens,
+            evictions_total=pool.num_evictions,
+            failed_requests_total=self._num_failed_requests,
+            failed_steps_total=self._num_failed_steps,
+            prefix_miss_cold_tokens_total=prefix.cold_tokens,
+            prefix_miss_evicted_tokens_total=prefix.evicted_tokens,
+            prefix_miss_diverged_tokens_total=prefix.diverged_tokens,
+            prefix_miss_below_block_tokens_total=prefix.below_block_tokens,
+            prefix_attainable_hits_tokens_total=prefix.attainable_tokens,
         )
 
     def check_integrity(self) -> None:
         """Raises IntegrityError unless blocks, tables and promises agree. O(num_blocks)."""
         self._blocks.check_integrity(self._holders())
-        if any(state.block_table or state.num_computed_tokens for state in self._requests.waiting.values()):
+        if any(state.block_table or state.num_computed_tokens for state in self._requests.waiting):
             raise IntegrityError("a waiting request holds blocks")
-        running = self._requests.running.values()
+        if self._requests.num_seats_taken != sum(state.num_seats for state in self._requests.running):
+            raise IntegrityError(
+                f"{self._requests.num_seats_taken} seats are not those of the running requests"
+            )
         kept = sum(
-            self._blocks.num_missing(state, state.num_promised_tokens)
-            for state in running
-            if state.is_reserved
+            self._blocks.num_outstanding(state) for state in self._requests.running if state.is_reserved
         )
         if kept > self._blocks.pool.num_available:
             raise IntegrityError(f"{kept} blocks are kept for reserved requests, but fewer are available")
+
+
+def _finish_reason(state: RequestState) -> FinishReason | None:
+    if state.is_at_end:
+        return "stop"
+    return "length" if state.num_tokens >= state.max_num_tokens else None

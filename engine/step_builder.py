@@ -15,7 +15,7 @@ from engine.request_table import RequestTable
 class StepBuilder:
     """Fills one step's token budget, and admits and preempts on the way. Built anew for each step.
 
-    `num_tokens` and `preempted` are the outcome. Every running request ends: the oldest of the
+    `num_tokens`, `copies` and `preempted` are the outcome. Every running request ends: the oldest of the
     highest class is never preempted, and the room of reserved requests is theirs alone.
     """
 
@@ -28,6 +28,7 @@ class StepBuilder:
         now: float,
     ) -> None:
         self.num_tokens: dict[RequestState, int] = {}
+        self.copies: dict[RequestState, tuple[int, int]] = {}
         self.preempted: list[str] = []
         self._config = config
         self._policy = policy
@@ -42,7 +43,7 @@ class StepBuilder:
         self._schedule_prefills()
 
     def _schedule_decodes(self) -> None:
-        decodes = [state for state in self._requests.running.values() if state.num_uncomputed_tokens == 1]
+        decodes = [state for state in self._requests.running if state.num_uncomputed_tokens == 1]
         for state in self._policy.order(decodes):
             if state.status == "running":  # else it made room for one before it
                 self._schedule(state, 1)
@@ -66,9 +67,9 @@ class StepBuilder:
             self._schedule_prefill(state, self._budget_left)
 
     def _prefills(self) -> Iterator[RequestState]:
-        yield from (state for state in self._requests.running.values() if state.num_uncomputed_tokens > 1)
-        if self._has_seat():
-            yield from self._requests.waiting.values()
+        yield from (state for state in self._requests.running if state.num_uncomputed_tokens > 1)
+        if self._has_seats():
+            yield from self._requests.waiting
 
     def _is_long(self, state: RequestState) -> bool:
         """Longer than half the budget, not counting what is computed or cached."""
@@ -99,7 +100,9 @@ class StepBuilder:
         while (num_tokens := self._num_placeable(state, start, wanted)) == 0:
             if already or not self._make_room(state):
                 return 0
-        self._blocks.grow(state, start + num_tokens)
+        copy = self._blocks.grow(state, start, start + num_tokens)
+        if copy is not None:
+            self.copies[state] = copy
         self._budget_left -= num_tokens
         self.num_tokens[state] = already + num_tokens
         return num_tokens
@@ -107,27 +110,28 @@ class StepBuilder:
     def _num_placeable(self, state: RequestState, start: int, wanted: int) -> int:
         """How many of `wanted` tokens from position `start` fit into blocks it holds or can take."""
         held = self._blocks.num_slots(state) - start
-        if held >= wanted:
+        must_copy = self._blocks.must_copy(state, start)
+        if held >= wanted and not must_copy:
             return wanted
-        others = (other for other in self._requests.running.values() if other is not state)
-        kept = sum(self._num_outstanding(other) for other in others if other.is_reserved)
-        free_slots = (self._blocks.pool.num_available - kept) * self._config.block_size
-        return min(wanted, held + free_slots)
+        others = (other for other in self._requests.running if other is not state)
+        kept = sum(self._blocks.num_outstanding(other) for other in others if other.is_reserved)
+        free_blocks = self._blocks.pool.num_available - kept - must_copy
+        return min(wanted, held + free_blocks * self._config.block_size) if free_blocks >= 0 else 0
 
     # --- admission: the whole prompt at once ------------------------------------------------
 
-    def _has_seat(self) -> bool:
-        return len(self._requests.running) < self._config.max_num_seqs
+    def _has_seats(self, count: int = 1) -> bool:
+        return self._requests.num_seats_taken + count <= self._config.max_num_seqs
 
     def _is_admitting(self) -> bool:
-        return self._has_seat() and not self._is_admission_closed
+        return self._has_seats() and not self._is_admission_closed
 
     def _admit(self, state: RequestState) -> bool:
         """Nobody overtakes the first that has no room, nor is let into room made by preemption."""
         if not self._is_admitting():
             return False
         matched = self._blocks.match(state)
-        if not self._has_room(state, matched):
+        if not (self._has_seats(state.num_seats) and self._has_room(state, matched)):
             self._is_admission_closed = True
             return False
         self._blocks.adopt(state, matched)
@@ -136,16 +140,12 @@ class StepBuilder:
 
     def _has_room(self, state: RequestState, matched: list[int]) -> bool:
         """Whether all that is promised to it fits, beside what was promised to others."""
-        taken = self._blocks.num_taken(state, matched, state.num_promised_tokens)
-        running = self._requests.running.values()
-        promised = sum(self._num_outstanding(other) for other in running)
+        taken = self._blocks.num_taken(state, matched, state.num_promised_tokens) + state.num_unforked
+        running = self._requests.running
+        promised = sum(self._blocks.num_outstanding(other) for other in running)
         # Alone, a request may fill the pool: nobody else is there to grow.
         watermark = ceil(self._config.watermark * self._blocks.pool.num_blocks) if running else 0
         return taken + promised + watermark <= self._blocks.pool.num_available
-
-    def _num_outstanding(self, state: RequestState) -> int:
-        """Blocks promised to a running request and not yet taken."""
-        return self._blocks.num_missing(state, state.num_promised_tokens)
 
     # --- preemption: by recompute -----------------------------------------------------------
 
@@ -159,12 +159,13 @@ class StepBuilder:
         return victim is not state
 
     def _possible_victims(self) -> list[RequestState]:
-        running = self._requests.running.values()
+        running = self._requests.running
         oldest = min(running, key=lambda state: (state.priority, state.arrival_order))
         return [state for state in running if state is not oldest and not state.is_reserved]
 
     def _preempt(self, state: RequestState) -> None:
         self._budget_left += self.num_tokens.pop(state, 0)
+        self.copies.pop(state, None)
         self._blocks.release(state)
         self._requests.preempt(state, self._now)
         self.preempted.append(state.request_id)

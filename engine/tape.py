@@ -10,7 +10,7 @@ import math
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from engine.request import TokenLogprobs
 from engine.step import ScheduledRequest, StepPlan, StepResult
 
 PREFIX = "tape:"
@@ -38,8 +39,18 @@ class TapeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt_hash: Annotated[str, msgspec.Meta(pattern=r"^(\*|[0-9a-f]{32})$")]
     """`prompt_hash()` of the prompt that this answers, or `*` for every prompt without its own row."""
     token_ids: tuple[TokenId, ...]
-    logprobs: tuple[float, ...] | None = None
-    """One for each token; kept in the file, not played while steps bring no logprobs."""
+    logprobs: tuple[float | TokenLogprobs, ...] | None = None
+    """One for each token: its own, or `[its own, [[token id, logprob], …]]` with the likeliest tokens'."""
+
+    def told(self) -> tuple[TokenLogprobs, ...]:
+        """Raises ValueError unless there is one for each token."""
+        given = self.logprobs or ()
+        if self.logprobs is not None and len(given) != len(self.token_ids):
+            raise ValueError(f"{len(given)} logprobs for {len(self.token_ids)} token_ids")
+        return tuple(
+            _alone(token_id, one) if isinstance(one, float) else one
+            for token_id, one in zip(self.token_ids, given, strict=False)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +64,37 @@ class TapeSpec:
     """A vocabulary to speak instead of bytes. Who loads it replaces `eos_token_ids` by its own."""
     max_model_len: int = 8192
     eos_token_ids: tuple[int, ...] = (END_OF_TURN_ID,)
+    logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    """Those of a tape's tokens, where its row has them; every other token was certain."""
 
     def next_token(self, sequence: Sequence[int], output_index: int) -> int:
         """Continues prompt + `output_index` output tokens. Past its tape it is the end token, for ever.
 
         So it is for outputs that the tape did not play: another context, another continuation.
         """
-        num_prompt_tokens = len(sequence) - output_index
-        prompt, outputs = sequence[:num_prompt_tokens], tuple(sequence[num_prompt_tokens:])
-        answer = self.tapes.get(prompt_hash(prompt), self.tapes.get(ANY_PROMPT, ()))
+        name, outputs = self._tape_of(sequence, output_index)
         end = self.eos_token_ids[0]
-        played = answer + (end,) * (output_index + 1)
+        played = self.tapes.get(name, ()) + (end,) * (output_index + 1)
         return played[output_index] if outputs == played[:output_index] else end
+
+    def next_logprobs(self, sequence: Sequence[int], output_index: int) -> TokenLogprobs:
+        """Those of `next_token`."""
+        token_id = self.next_token(sequence, output_index)
+        name, _ = self._tape_of(sequence, output_index)
+        known = self.logprobs.get(name, ())
+        is_played = output_index < len(known) and token_id == self.tapes[name][output_index]
+        return known[output_index] if is_played else _alone(token_id, 0.0)
+
+    def _tape_of(self, sequence: Sequence[int], output_index: int) -> tuple[str, tuple[int, ...]]:
+        """The name of the tape that answers, and the outputs so far."""
+        num_prompt_tokens = len(sequence) - output_index
+        name = prompt_hash(sequence[:num_prompt_tokens])
+        return name if name in self.tapes else ANY_PROMPT, tuple(sequence[num_prompt_tokens:])
+
+
+def _alone(token_id: int, logprob: float) -> TokenLogprobs:
+    """Nothing is known of any other token."""
+    return TokenLogprobs(logprob, ((token_id, logprob),))
 
 
 def prompt_hash(token_ids: Sequence[int]) -> str:
@@ -81,8 +111,10 @@ def parse_tape_spec(text: str) -> TapeSpec:
         raise ValueError(f"a tape begins with {PREFIX!r}, not {text!r}")
     file, _, query = text.removeprefix(PREFIX).partition("?")
     given = _parse_query(query)
+    tapes, logprobs = _read_tapes(Path(file)) if file else (_BUILT_IN, {})
     return TapeSpec(
-        tapes=_read_tapes(Path(file)) if file else _BUILT_IN,
+        tapes=tapes,
+        logprobs=logprobs,
         step_ms=_parse_step_ms(given.get("step_ms", "0")),
         vocab=Path(given["vocab"]) if "vocab" in given else None,
         max_model_len=_parse_max_model_len(given.get("max_model_len", "8192")),
@@ -116,13 +148,19 @@ def _parse_max_model_len(text: str) -> int:
     return int(text)
 
 
-def _read_tapes(path: Path) -> dict[str, tuple[int, ...]]:
+def _read_tapes(path: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[TokenLogprobs, ...]]]:
+    """Answers, and the logprobs of those rows that have them, by prompt hash."""
     tapes: dict[str, tuple[int, ...]] = {}
+    logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
     for number, row in _read_rows(path):
-        if row.prompt_hash in tapes:
-            raise ValueError(f"{path} line {number}: prompt_hash {row.prompt_hash} is there twice")
-        tapes[row.prompt_hash] = row.token_ids
-    return tapes
+        try:
+            if row.prompt_hash in tapes:
+                raise ValueError(f"prompt_hash {row.prompt_hash} is there twice")
+            tapes[row.prompt_hash] = row.token_ids
+            logprobs[row.prompt_hash] = row.told()
+        except ValueError as error:
+            raise ValueError(f"{path} line {number}: {error}") from None
+    return tapes, logprobs
 
 
 def _read_rows(path: Path) -> Iterator[tuple[int, TapeRow]]:
@@ -164,7 +202,14 @@ class TapeExecutor:
         for request in plan.scheduled:
             self._write(request)
         token_ids = tuple(self._sample(request) for request in plan.scheduled)
-        return _Playing(StepResult(plan.step, token_ids), self._spec.step_ms / 1000, self._sleep)
+        logprobs = {
+            row: told for row, request in enumerate(plan.scheduled) if (told := self._logprobs(request))
+        }
+        return _Playing(StepResult(plan.step, token_ids, logprobs), self._spec.step_ms / 1000, self._sleep)
+
+    def reset(self) -> None:
+        for slots in self._kv:
+            slots[:] = [_UNWRITTEN] * self._block_size
 
     def _write(self, request: ScheduledRequest) -> None:
         for position, token_id in enumerate(request.token_ids, start=request.num_computed_tokens):
@@ -175,6 +220,13 @@ class TapeExecutor:
         if request.output_index is None:
             return None
         return self._spec.next_token(self._read(request), request.output_index)
+
+    def _logprobs(self, request: ScheduledRequest) -> TokenLogprobs | None:
+        count = request.sampling.num_logprobs
+        if request.output_index is None or count is None:
+            return None
+        told = self._spec.next_logprobs(self._read(request), request.output_index)
+        return TokenLogprobs(told.logprob, told.top[:count])
 
     def _read(self, request: ScheduledRequest) -> list[int]:
         """The whole sequence, as attention would see it."""

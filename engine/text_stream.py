@@ -28,6 +28,9 @@ class TextStream:
         self._decoder = _new_decoder(errors="replace")
         self._matcher = StopMatcher(stop) if stop else None
         self._held: deque[str] = deque()
+        self._num_characters = 0
+        self._ends: deque[int] = deque()
+        """Of each token whose text is not out: the number of characters with which it is."""
         self._num_tokens = 0
         self._num_discarded = 0
         self._stopped = False
@@ -43,6 +46,16 @@ class TextStream:
         return self._num_tokens
 
     @property
+    def num_settled_tokens(self) -> int:
+        """Tokens of the answer whose text is out, or never will be."""
+        return self._num_tokens - len(self._ends)
+
+    @property
+    def num_characters(self) -> int:
+        """Characters read so far, sent or held: where the next token's text begins."""
+        return self._num_characters
+
+    @property
     def num_discarded(self) -> int:
         """Tokens pushed after the one that completed the stop string."""
         return self._num_discarded
@@ -55,7 +68,8 @@ class TextStream:
                 self._num_discarded += len(token_ids) - position
                 break
             self._num_tokens += 1
-            pieces.append(self._release(self._decoder.decode(self._token_bytes(token_id))))
+            pieces.append(self._release(self._decode(token_id)))
+            self._settle()
         return "".join(pieces)
 
     def finish(self) -> str:
@@ -66,7 +80,22 @@ class TextStream:
         if not self._stopped:
             text += "".join(self._held)
         self._held.clear()
+        self._ends.clear()
         return text
+
+    def _decode(self, token_id: int) -> str:
+        text = self._decoder.decode(self._token_bytes(token_id))
+        self._num_characters += len(text)
+        has_begun_another = bool(self._decoder.getstate()[0])  # whatever follows, it will be one character
+        self._ends.append(self._num_characters + has_begun_another)
+        return text
+
+    def _settle(self) -> None:
+        if self._stopped:
+            self._ends.clear()
+        num_sent = self._num_characters - len(self._held)
+        while self._ends and self._ends[0] <= num_sent:
+            self._ends.popleft()
 
     def _release(self, text: str) -> str:
         if self._matcher is None:

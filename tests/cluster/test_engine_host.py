@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 
 from cluster.engine_host import EngineDead, EngineHost
-from cluster.link import Hello, StepMessage, SubmitReply, decode_message
+from cluster.link import Abort, Hello, StepMessage, SubmitReply, decode_message
 from engine.core import EngineCore
 from engine.counters import EngineCounters
 from engine.policy import FirstComeFirstServed
@@ -20,7 +20,7 @@ from engine.request import RequestOutput
 from engine.scheduler import Scheduler
 from engine.step import StepPlan
 from engine.tape import TapeExecutor, TapeSpec
-from tests.builders import BLOCK_SIZE, EOS, make_config, make_request
+from tests.builders import BLOCK_SIZE, EOS, FakeClock, make_config, make_request
 
 HELLO = Hello("replica", 1, "tape", "r1", b"root", BLOCK_SIZE, 10_000, 32, 101)
 ANSWER = (10, 11, 12)
@@ -34,8 +34,10 @@ class GatedTape(TapeExecutor):
         super().__init__(TapeSpec({"*": tuple(answer)}), num_blocks=num_blocks, block_size=BLOCK_SIZE)
         self.gate = threading.Semaphore(0)
         self.failure: BaseException | None = None
+        self.num_waiting = 0
 
     def submit(self, plan: StepPlan):  # type: ignore[no-untyped-def]
+        self.num_waiting += 1
         self.gate.acquire()
         if self.failure is not None:
             raise self.failure
@@ -46,13 +48,13 @@ class GatedTape(TapeExecutor):
 
 
 class Rig:
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, **sizes: int) -> None:
         config = make_config(**sizes)
         self.tape = GatedTape(ANSWER, config.num_blocks)
         scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=[EOS])
         self.fatal: list[BaseException] = []
-        core = EngineCore(scheduler, self.tape, time.monotonic)
-        self.host = EngineHost(core, HELLO, time.monotonic, on_fatal=self.fatal.append)
+        core = EngineCore(scheduler, self.tape, clock)
+        self.host = EngineHost(core, HELLO, clock, on_fatal=self.fatal.append)
         self.thread = ThreadPoolExecutor(1)
         self.host.start(asyncio.get_running_loop(), self.thread)
 
@@ -116,6 +118,12 @@ def tokens(outputs: list[RequestOutput]) -> tuple[int, ...]:
     return tuple(token for output in outputs for token in output.token_ids)
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)
+
+
 async def test_a_request_s_tokens_come_back_in_order_with_one_finish(rig: Rig) -> None:
     stream = await rig.attach("g")
     assert rig.host.submit("g", make_request("r", max_tokens=9)) == SubmitReply(accepted=True)
@@ -164,7 +172,7 @@ async def test_an_abort_frees_the_blocks_and_tells_the_end(rig: Rig) -> None:
     rig.host.submit("g", make_request("r", prompt=40, max_tokens=50))
     rig.tape.open(1)
     assert (await stream.next()).outputs[0].token_ids == (10,)  # type: ignore[union-attr]
-    rig.host.abort(["r"])
+    rig.host.abort([Abort("r")])
     rig.tape.open()
     assert (await stream.outputs("r"))[-1].finish_reason == "abort"
     await stream.counters_where_idle()
@@ -172,7 +180,7 @@ async def test_an_abort_frees_the_blocks_and_tells_the_end(rig: Rig) -> None:
 
 async def test_an_abort_that_comes_before_its_submit_is_remembered(rig: Rig) -> None:
     stream = await rig.attach("g")
-    rig.host.abort(["r"])
+    rig.host.abort([Abort("r")])
     rig.host.submit("g", make_request("r"))
     rig.host.submit("g", make_request("other"))
     rig.tape.open()
@@ -211,7 +219,7 @@ async def test_a_broken_stream_s_requests_are_aborted_after_the_grace(
 
 
 async def test_a_gateway_that_does_not_read_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.engine_host.MAX_UNREAD_MESSAGES", 2)
+    monkeypatch.setattr("cluster.engine_outbox.MAX_UNREAD_MESSAGES", 2)
     slow, reader = await rig.attach("slow"), await rig.attach("reader")
     for name in ("a", "b"):
         rig.host.submit("slow", make_request(name))
@@ -260,3 +268,77 @@ async def test_an_id_that_is_live_keeps_its_first_request(rig: Rig) -> None:
     rig.tape.open()
     outputs = await stream.outputs("r")
     assert (tokens(outputs), outputs[-1].finish_reason) == (ANSWER, "length")
+
+
+async def test_one_sibling_is_aborted_and_the_request_is_live_until_the_last_has_ended(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    rig.host.submit("g", make_request("r", n=2, max_tokens=3, ignore_eos=True))
+    rig.tape.open(1)
+    await stream.next()
+    rig.host.abort([Abort("r", 0)])
+    rig.tape.open()
+    outputs: list[RequestOutput] = []
+    while {output.sibling for output in outputs if output.finish_reason} != {0, 1}:
+        message = await stream.next()
+        assert isinstance(message, StepMessage)
+        outputs += message.outputs
+    ends = {output.sibling: output.finish_reason for output in outputs if output.finish_reason}
+    assert ends == {0: "abort", 1: "length"}
+    assert await stream.counters_where_idle()
+    assert not rig.host._owners
+
+
+async def test_three_failed_steps_in_a_row_are_reported_and_end_the_engine(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.engine_host.FATAL_GRACE_S", 0.0)
+    stream = await rig.attach("g")
+    rig.tape.failure = MemoryError("planted")
+    rig.tape.open()
+    for name in ("a", "b", "c"):
+        rig.host.submit("g", make_request(name))
+        assert (await stream.outputs(name))[-1].error_code == "engine_error"
+    while not rig.fatal:
+        await stream.next()
+    assert "the last 3 steps failed" in str(rig.fatal[0])
+    with pytest.raises(EngineDead, match="the last 3 steps failed"):
+        rig.host.check()
+
+
+async def test_work_that_stands_still_is_explained_and_ends_the_engine(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cluster.engine_host.WATCH_EVERY_S", 0.0)
+    monkeypatch.setattr("cluster.engine_host.FATAL_GRACE_S", 0.0)
+    clock = FakeClock()
+    rig = Rig(clock=clock)
+    await rig.attach("g")
+    rig.host.submit("g", make_request("a"))
+    await until(lambda: rig.tape.num_waiting > 0)
+    for _ in range(10):  # looked at many times, but no time passes
+        await asyncio.sleep(0)
+    rig.host.check()
+    clock.advance(5.0)
+    await until(lambda: bool(rig.fatal))
+    assert "a step has been running for 5.0 s (0 running, 1 waiting): the executor hangs" in caplog.text
+    with pytest.raises(EngineDead, match="the executor hangs"):
+        rig.host.check()
+    rig.tape.open()
+    await asyncio.to_thread(rig.host.stop)
+    rig.thread.shutdown()
+
+
+async def test_what_is_submitted_while_a_step_runs_has_waited_since() -> None:
+    clock = FakeClock()
+    rig = Rig(clock=clock)
+    stream = await rig.attach("g")
+    rig.host.submit("g", make_request("a"))
+    await until(lambda: rig.tape.num_waiting > 0)
+    rig.host.submit("g", make_request("b"))
+    clock.advance(3.0)
+    rig.tape.open()
+    timing = (await stream.outputs("b"))[-1].timing
+    await asyncio.to_thread(rig.host.stop)
+    rig.thread.shutdown()
+    assert timing is not None
+    assert timing.queued_s == 3.0

@@ -6,6 +6,7 @@ What must hold is written here once, in `Run`; `test_random_loads.py` says over 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -17,23 +18,26 @@ from engine.policy import FirstComeFirstServed
 from engine.request import Request, RequestOutput
 from engine.request_state import MAX_PREEMPTIONS
 from engine.scheduler import RequestRefused, Scheduler
-from engine.step import StepPlan
+from engine.step import StepPlan, StepResult
 from engine.tape import TapeExecutor, TapeSpec, prompt_hash
 from tests.builders import EOS, make_request, tokens_of
 
-Action = Literal["add", "step", "abort", "step and abort", "fail"]
+Action = Literal["add", "step", "abort", "step and abort", "fail", "fail a row"]
+Key = tuple[str, int]
+"""Request id, sibling."""
 
 
 @dataclass(frozen=True)
 class Event:
     action: Action
     choice: int = 0
-    """Which live request is aborted."""
+    """Which live sibling is aborted, or which row of the step fails; even: its whole request is aborted."""
     prompt: tuple[int, ...] = ()
     max_tokens: int = 1
     priority: int = 0
     num_resumed: int = 0
     """Tokens of the answer that the request brings along."""
+    n: int = 1
 
 
 def answer_to(prompt: tuple[int, ...]) -> tuple[int, ...]:
@@ -59,9 +63,12 @@ _adds = st.builds(
     max_tokens=st.integers(1, 40),
     priority=st.integers(0, 1),
     num_resumed=st.integers(0, 2),
+    n=st.sampled_from([1, 1, 2, 4]),
 )
 _others = st.builds(
-    Event, st.sampled_from(["step", "step", "step", "abort", "step and abort", "fail"]), st.integers(0, 99)
+    Event,
+    st.sampled_from(["step", "step", "step", "abort", "step and abort", "fail", "fail a row"]),
+    st.integers(0, 99),
 )
 _calm = st.just(Event("step"))
 
@@ -92,8 +99,10 @@ class Run:
 
     config: EngineConfig
     requests: dict[str, Request] = field(default_factory=dict)
-    outputs: dict[str, list[RequestOutput]] = field(default_factory=dict)
-    preemptions: Counter[str] = field(default_factory=Counter)
+    outputs: dict[Key, list[RequestOutput]] = field(default_factory=dict)
+    num_failed_steps: int = 0
+    num_preemptions: int = 0
+    num_copies: int = 0
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(self.config, FirstComeFirstServed(), eos_token_ids=[EOS])
@@ -101,6 +110,8 @@ class Run:
         self.executor = TapeExecutor(
             TapeSpec(self.tapes), num_blocks=self.config.num_blocks, block_size=self.config.block_size
         )
+        self._steps_to_wait: dict[str, int] = {}
+        """Requests of the highest class that were never scheduled → steps that they may still have to wait."""
 
     def play(self, events: list[Event]) -> None:
         for event in events:
@@ -114,11 +125,7 @@ class Run:
 
     def finish(self) -> None:
         """Runs to the end, in no more steps than tokens could be computed, and checks what is left."""
-        bound = sum(
-            (MAX_PREEMPTIONS + 1) * (len(request.prompt_token_ids) + request.sampling.max_tokens)
-            for request in self.requests.values()
-        )
-        for _ in range(bound):
+        for _ in range(self._most_steps(self.requests.values())):
             if not self.scheduler.has_work():
                 break
             self._step(Event("step"))
@@ -126,53 +133,88 @@ class Run:
         counters = self.scheduler.counters()
         assert (counters.requests_running, counters.requests_waiting) == (0, 0)
         assert (counters.blocks_in_use, counters.queued_tokens, counters.kv_waste_ratio) == (0, 0, 0.0)
-        assert counters.preemptions_total == self.preemptions.total()
-        for request_id in self.requests:
-            self._check_outputs(request_id)
+        assert counters.preemptions_total == self.num_preemptions
+        for request_id, sibling in self.outputs:
+            self._check_outputs(request_id, sibling)
+
+    def most_preemptions(self) -> int:
+        """Of the siblings that ended."""
+        timings = [outputs[-1].timing for outputs in self.outputs.values()]
+        return max((timing.num_preemptions for timing in timings if timing), default=0)
+
+    def _most_steps(self, requests: Iterable[Request]) -> int:
+        """Each step computes at least one token, and none is computed more often than so many times."""
+        times = MAX_PREEMPTIONS + 1 + self.num_failed_steps
+        return times * sum(r.n * (len(r.prompt_token_ids) + r.sampling.max_tokens) for r in requests)
+
+    def _live(self) -> list[Key]:
+        return [key for key, rows in self.outputs.items() if not (rows and rows[-1].finish_reason)]
 
     def _add(self, event: Event) -> None:
         answer = expected_answer(
             make_request("r", event.prompt, max_tokens=event.max_tokens), self.config.max_model_len
         )
+        num_resumed = min(event.num_resumed, len(answer) - 1) if event.n == 1 else 0
         request = make_request(
             f"r{len(self.requests)}",
             event.prompt,
             max_tokens=event.max_tokens,
             block_size=self.config.block_size,
             priority=event.priority,
-            output_token_ids=tuple(answer[: min(event.num_resumed, len(answer) - 1)]),
+            output_token_ids=tuple(answer[:num_resumed]),
+            n=event.n,
         )
         try:
             self.scheduler.add(request, now=0)
         except RequestRefused:
             return
+        ahead = {request_id for request_id, _ in self._live()}
         self.requests[request.request_id] = request
-        self.outputs[request.request_id] = []
+        self.outputs |= {(request.request_id, sibling): [] for sibling in range(request.n)}
         self.tapes[prompt_hash(event.prompt)] = answer_to(event.prompt)
+        if event.priority == 0:
+            steps = self._most_steps(self.requests[request_id] for request_id in ahead)
+            self._steps_to_wait[request.request_id] = steps + 1
 
     def _abort(self, choice: int) -> None:
-        live = [key for key, outputs in self.outputs.items() if not (outputs and outputs[-1].finish_reason)]
-        if live:
-            output = self.scheduler.abort(live[choice % len(live)], now=0)
-            assert output is not None
-            self.outputs[output.request_id].append(output)
+        live = self._live()
+        if not live:
+            return
+        request_id, sibling = live[choice // 2 % len(live)]
+        is_forked = bool(self.outputs[request_id, 0])
+        if choice % 2 == 0 or not is_forked:
+            outputs = self.scheduler.abort(request_id, now=0)
+            assert {(o.request_id, o.sibling) for o in outputs} == {k for k in live if k[0] == request_id}
+        else:
+            outputs = self.scheduler.abort(request_id, now=0, sibling=sibling)
+            assert [(o.request_id, o.sibling) for o in outputs] == [(request_id, sibling)]
+        self._take(outputs)
 
     def _step(self, event: Event) -> None:
         had_work = self.scheduler.has_work()
         plan = self.scheduler.schedule(now=0)
         self.scheduler.check_integrity()
         self._check_plan(plan, had_work)
-        self.preemptions.update(plan.preempted)
+        self._check_waiting(plan)
         result = self.executor.submit(plan).result()
         if event.action == "step and abort":
             self._abort(event.choice)
             self.scheduler.check_integrity()
         if event.action == "fail":
             outputs = self.scheduler.fail(plan, now=0)
+            self.executor.reset()
+            self.num_failed_steps += 1
         else:
+            if event.action == "fail a row" and plan.scheduled:
+                result = with_failed_row(result, event.choice % len(plan.scheduled))
             outputs = self.scheduler.update(plan, result, now=0)
+        self._take(outputs)
+
+    def _take(self, outputs: Iterable[RequestOutput]) -> None:
         for output in outputs:
-            self.outputs[output.request_id].append(output)
+            rows = self.outputs[output.request_id, output.sibling]
+            assert not (rows and rows[-1].finish_reason), "an output after the last"
+            rows.append(output)
 
     def _check_plan(self, plan: StepPlan, had_work: bool) -> None:
         block_size = self.config.block_size
@@ -180,7 +222,6 @@ class Run:
         assert plan.num_scheduled_tokens <= self.config.max_num_batched_tokens
         assert len(plan.scheduled) <= self.config.max_num_seqs
         assert self.scheduler.counters().requests_running <= self.config.max_num_seqs
-        assert not {request.request_id for request in plan.scheduled} & set(plan.preempted)
         uses = Counter(block for request in plan.scheduled for block in request.block_table)
         assert 0 not in uses
         for request in plan.scheduled:
@@ -188,14 +229,28 @@ class Run:
             assert len(request.block_table) == -(-end // block_size), "blocks come chunk by chunk"
             written = request.block_table[request.num_computed_tokens // block_size :]
             assert all(uses[block] == 1 for block in written), "a written block has one owner"
+        destinations = [destination for _, destination in plan.copies]
+        assert len(set(destinations)) == len(destinations), "a block is copied into once"
+        self.num_preemptions += len(plan.preempted)
+        self.num_copies += len(plan.copies)
 
-    def _check_outputs(self, request_id: str) -> None:
-        request, outputs = self.requests[request_id], self.outputs[request_id]
+    def _check_waiting(self, plan: StepPlan) -> None:
+        """Nobody of the highest class starves."""
+        live = {request_id for request_id, _ in self._live()}
+        for request_id in {request.request_id for request in plan.scheduled} | (self.requests.keys() - live):
+            self._steps_to_wait.pop(request_id, None)
+        for request_id in self._steps_to_wait:
+            self._steps_to_wait[request_id] -= 1
+            assert self._steps_to_wait[request_id] > 0 or self.num_failed_steps, f"{request_id} starves"
+
+    def _check_outputs(self, request_id: str, sibling: int) -> None:
+        request, outputs = self.requests[request_id], self.outputs[request_id, sibling]
         expected = expected_answer(request, self.config.max_model_len)[len(request.output_token_ids) :]
         tokens, last = tokens_of(outputs), outputs[-1]
         assert outputs[0].first_output_index == len(request.output_token_ids)
-        assert self.preemptions[request_id] <= MAX_PREEMPTIONS
-        assert [output.num_cached_tokens is not None for output in outputs] == [True] + [False] * (
+        assert last.timing is not None
+        assert last.timing.num_preemptions <= MAX_PREEMPTIONS + self.num_failed_steps
+        assert [output.num_cached_tokens is not None for output in outputs] == [sibling == 0] + [False] * (
             len(outputs) - 1
         )
         assert [output.timing is not None for output in outputs] == [False] * (len(outputs) - 1) + [True]
@@ -206,6 +261,11 @@ class Run:
             assert tokens == expected[: len(tokens)]
 
 
+def with_failed_row(result: StepResult, row: int) -> StepResult:
+    token_ids = tuple(None if i == row else token_id for i, token_id in enumerate(result.token_ids))
+    return StepResult(result.step, token_ids, errors={row: "non_finite_logits"})
+
+
 def heavy_load(random: Random, num_events: int) -> list[Event]:
     """A long history with more requests than room, in bursts of a higher class over a lower one."""
     events: list[Event] = []
@@ -213,7 +273,8 @@ def heavy_load(random: Random, num_events: int) -> list[Event]:
         priority = random.choice([0, 1, 1])
         events += [_random_add(random, priority) for _ in range(random.randint(1, 4))]
         for _ in range(random.randint(1, 12)):
-            action = random.choices(["step", "abort", "step and abort", "fail"], [94, 3, 2, 1])[0]
+            actions = ["step", "abort", "step and abort", "fail a row", "fail"]
+            action = random.choices(actions, [93, 3, 2, 1, 1])[0]
             events.append(Event(action, random.randint(0, 99)))  # type: ignore[arg-type]
     return events
 
@@ -221,4 +282,10 @@ def heavy_load(random: Random, num_events: int) -> list[Event]:
 def _random_add(random: Random, priority: int) -> Event:
     shared = (100 + random.randint(0, 1),) * random.randint(0, 9)
     own = tuple(random.randint(0, 2) for _ in range(random.randint(1, 5)))
-    return Event("add", prompt=shared + own, max_tokens=random.randint(1, 30), priority=priority)
+    return Event(
+        "add",
+        prompt=shared + own,
+        max_tokens=random.randint(1, 30),
+        priority=priority,
+        n=random.choice([1, 1, 1, 2, 3]),
+    )

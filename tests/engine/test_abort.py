@@ -19,7 +19,7 @@ from tests.builders import (
 def test_an_abort_tells_the_end_at_once_and_an_unknown_id_nothing() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a", 5, now=1.0)
-    output = scheduler.abort("a", 3.0)
+    (output,) = scheduler.abort("a", 3.0)
     assert output == RequestOutput(
         request_id="a",
         attempt=0,
@@ -30,7 +30,7 @@ def test_an_abort_tells_the_end_at_once_and_an_unknown_id_nothing() -> None:
         num_cached_tokens=0,
         timing=Timing(2.0, 0.0, 0.0, 0.0, 0),
     )
-    assert scheduler.abort("a", 3.0) is None
+    assert scheduler.abort("a", 3.0) == []
 
 
 def test_blocks_of_a_launched_request_stay_until_its_step_has_ended() -> None:
@@ -81,7 +81,8 @@ def test_an_aborted_request_of_a_failed_step_ends_once() -> None:
 def test_the_integrity_check_sees_a_waiting_request_with_progress() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a")
-    scheduler._requests.waiting["a"].num_computed_tokens = 1
+    (state,) = scheduler._requests.waiting
+    state.num_computed_tokens = 1
     with pytest.raises(IntegrityError, match="a waiting request holds blocks"):
         scheduler.check_integrity()
 
@@ -91,7 +92,8 @@ def test_the_integrity_check_sees_a_reserve_that_is_not_there() -> None:
     add(scheduler, "a", 5, max_tokens=13)
     add(scheduler, "b", 5)
     step(scheduler)
-    scheduler._requests.running["a"].timeline.num_preemptions = 3
+    for _ in range(3):
+        next(iter(scheduler._requests.running)).timeline.preempted(0)
     with pytest.raises(IntegrityError, match="3 blocks are kept for reserved requests"):
         scheduler.check_integrity()
 
@@ -138,17 +140,34 @@ def preempted(scheduler: Scheduler, root: bytes) -> None:
     raise AssertionError("nobody was preempted")
 
 
-@pytest.mark.parametrize("reach", [queued, mid_chunk, preempted, decoding, last_token])
+def mid_chunk_of_two(scheduler: Scheduler, root: bytes) -> None:
+    add(scheduler, "a", 33, max_tokens=1, hash_root=root, n=2)
+    step(scheduler)
+
+
+def just_forked(scheduler: Scheduler, root: bytes) -> None:
+    add(scheduler, "a", 9, max_tokens=9, hash_root=root, n=2)
+    step(scheduler)
+
+
+def forked(scheduler: Scheduler, root: bytes) -> None:
+    just_forked(scheduler, root)
+    step(scheduler)
+
+
+STATES = [queued, mid_chunk, preempted, decoding, last_token, mid_chunk_of_two, just_forked, forked]
+
+
+@pytest.mark.parametrize("reach", STATES)
 @pytest.mark.parametrize("is_in_flight", [False, True])
 def test_an_abort_in_any_state_gives_back_everything(reach, is_in_flight: bool) -> None:
-    """Case 1, 200 times each."""
+    """200 times each: what one abort would keep, they would run out of."""
     scheduler = make_scheduler(num_blocks=11, max_num_seqs=2, max_num_batched_tokens=32)
     for number in range(200):
         reach(scheduler, b"chain %d" % number)  # nobody hits what an earlier round computed
         plan = scheduler.schedule(0) if is_in_flight else None
-        output = scheduler.abort("a", 0)
-        assert output is not None
-        assert output.finish_reason == "abort"
+        outputs = scheduler.abort("a", 0)
+        assert {output.finish_reason for output in outputs} == {"abort"}
         if plan is not None:
             scheduler.update(plan, answer(plan), 0)
         scheduler.check_integrity()

@@ -17,7 +17,7 @@ def make_state(request_id: str, prompt: int | range) -> RequestState:
 def compute(allocator: BlockAllocator, state: RequestState) -> None:
     """As one step over all of the prompt would."""
     allocator.adopt(state, allocator.match(state))
-    allocator.grow(state, state.num_tokens)
+    allocator.grow(state, state.num_computed_tokens, state.num_tokens)
     state.num_computed_tokens = state.num_tokens
     allocator.register(state)
 

@@ -26,14 +26,21 @@ from tests.builders import (
 
 
 class FlakyExecutor:
-    """Fails in the step of that number, in `submit` or in `result`; else samples 7."""
+    """Fails in the steps of these numbers, or answers them with `result`; else samples 7."""
 
-    def __init__(self, failing_step: int, *, result: StepResult | None = None) -> None:
-        self._failing_step = failing_step
+    def __init__(self, *failing_steps: int, result: StepResult | None = None, can_reset: bool = True) -> None:
+        self._failing_steps = failing_steps
         self._result = result
+        self._can_reset = can_reset
+        self.num_resets = 0
+
+    def reset(self) -> None:
+        if not self._can_reset:
+            raise MemoryError("planted")
+        self.num_resets += 1
 
     def submit(self, plan: StepPlan) -> Done:
-        if plan.step != self._failing_step:
+        if plan.step not in self._failing_steps:
             return Done(answer(plan))
         if self._result is None:
             raise RuntimeError("out of memory")
@@ -67,10 +74,9 @@ def test_an_abort_ends_a_request_between_steps() -> None:
     core = make_core({"*": (10, 11, 12)})
     core.add(make_request("a"))
     core.step()
-    output = core.abort("a")
-    assert output is not None
+    (output,) = core.abort("a")
     assert (output.finish_reason, output.first_output_index) == ("abort", 1)
-    assert core.abort("a") is None
+    assert core.abort("a") == []
     assert not core.has_work()
     core.check_integrity()
 
@@ -132,3 +138,84 @@ def test_a_failure_is_logged_with_its_cause_and_without_tokens(caplog: pytest.Lo
     assert "step 1 failed with its 1 requests" in caplog.text
     assert "out of memory" in caplog.text
     assert "123456" not in caplog.text
+
+
+def test_after_a_failed_step_the_executor_is_reset_and_nothing_computed_before_is_used() -> None:
+    executor = FlakyExecutor(3)
+    core = make_flaky_core(executor, max_num_batched_tokens=32)
+    shared = range(16)
+    core.add(make_request("first", (*shared, 90), max_tokens=1))
+    core.step()
+    core.add(make_request("decodes", (*shared, 91), max_tokens=3))
+    core.step()
+    core.add(make_request("later", (*shared, 92), max_tokens=2))
+    assert [output.error_code for output in core.step()] == ["engine_error", "engine_error"]
+    assert executor.num_resets == 1
+    core.add(make_request("again", (*shared, 93), max_tokens=2))
+    outputs = run_to_end(core)["again"]
+    assert (tokens_of(outputs), outputs[0].num_cached_tokens) == ([7, 7], 0)
+
+
+def test_a_running_request_outside_the_failed_step_begins_again_and_loses_no_token() -> None:
+    core = make_flaky_core(FlakyExecutor(3), max_num_seqs=5, max_num_batched_tokens=5)
+    core.add(make_request("decodes", 1, max_tokens=9))
+    core.step()
+    core.add(make_request("starved", 12, max_tokens=2, priority=1))
+    core.step()
+    core.add(make_request("long", 12, max_tokens=2))
+    core.add(make_request("short", 2, max_tokens=2))
+    assert {output.request_id for output in core.step()} == {"decodes", "long", "short"}
+    (output,) = run_to_end(core)["starved"][-1:]
+    assert (output.finish_reason, output.first_output_index) == ("length", 1)
+
+
+def test_three_failed_steps_in_a_row_break_the_engine_and_two_do_not() -> None:
+    core = make_flaky_core(FlakyExecutor(1, 2, 4, 5, 6))
+    broken = []
+    for number in range(6):
+        core.add(make_request(f"r{number}", max_tokens=1))
+        core.step()
+        broken.append(core.is_broken)
+    assert broken == [False, False, False, False, False, True]
+
+
+def test_an_executor_that_cannot_be_reset_breaks_the_engine_at_once() -> None:
+    core = make_flaky_core(FlakyExecutor(1, can_reset=False))
+    core.add(make_request("a"))
+    assert [output.error_code for output in core.step()] == ["engine_error"]
+    assert core.is_broken
+
+
+def test_the_executor_s_share_of_the_time_is_told() -> None:
+    clock = FakeClock()
+
+    class Slow(FlakyExecutor):
+        def submit(self, plan: StepPlan) -> Done:
+            clock.advance(0.25)
+            return super().submit(plan)
+
+    scheduler = Scheduler(make_config(), FirstComeFirstServed(), eos_token_ids=[EOS])
+    core = EngineCore(scheduler, Slow(2), clock)
+    core.add(make_request("a", max_tokens=3))
+    core.step()
+    core.step()
+    assert core.executor_s == 0.5
+
+
+def test_the_time_in_the_executor_is_told_apart_also_of_a_failed_step() -> None:
+    clock = FakeClock()
+
+    class SlowExecutor(FlakyExecutor):
+        def submit(self, plan: StepPlan) -> Done:
+            clock.advance(2.0)
+            return super().submit(plan)
+
+    scheduler = Scheduler(make_config(), FirstComeFirstServed(), eos_token_ids=[EOS])
+    core = EngineCore(scheduler, SlowExecutor(2), clock)
+    core.add(make_request("a", max_tokens=3))
+    spent = []
+    for _ in range(2):
+        clock.advance(5.0)
+        core.step()
+        spent.append(core.executor_s)
+    assert spent == [2.0, 4.0]

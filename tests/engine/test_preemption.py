@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
+from engine.request import RequestOutput
 from tests.builders import (
     add,
+    answer,
     make_scheduler,
     run_out,
     scheduled,
@@ -125,3 +129,43 @@ def test_after_its_third_preemption_a_request_comes_back_only_with_room_up_to_it
     assert scheduled(step(scheduler)) == {"victim": 1}
     run_out(scheduler)
     assert scheduler.counters().preemptions_total == 3
+
+
+def test_with_demand_of_three_pools_all_finish_and_nobody_is_preempted_for_ever() -> None:
+    random = Random(3)
+    scheduler = make_scheduler(num_blocks=101, max_num_seqs=32, max_num_batched_tokens=64)
+    wanted = 0
+    for number in range(40):
+        prompt, max_tokens = random.randint(1, 30), random.randint(1, 40)
+        wanted += -(-(prompt + max_tokens) // 4)
+        add(scheduler, f"r{number}", prompt, max_tokens=max_tokens)
+    assert wanted > 300
+    ends: dict[str, RequestOutput] = {}
+    num_steps = 0
+    while scheduler.has_work():
+        num_steps += 1
+        plan = scheduler.schedule(0)
+        for output in scheduler.update(plan, answer(plan), 0):
+            if output.finish_reason is not None:
+                ends[output.request_id] = output
+        scheduler.check_integrity()
+    assert {output.finish_reason for output in ends.values()} == {"length"}
+    assert len(ends) == 40
+    counts = [output.timing.num_preemptions for output in ends.values() if output.timing]
+    assert 0 < max(counts) <= 3
+    assert num_steps < 40 * 40
+
+
+def test_a_prompt_that_needs_what_a_decoder_holds_waits_once_instead_of_coming_and_going() -> None:
+    """Pool of 20 blocks, a decoder that holds 10, a prompt of 14, chunks of 2 blocks, no cache."""
+    scheduler = make_scheduler(
+        num_blocks=21, max_num_seqs=8, max_num_batched_tokens=8, enable_prefix_caching=False
+    )
+    add(scheduler, "decoder", 39, max_tokens=20)
+    for _ in range(5):
+        step(scheduler)
+    add(scheduler, "long", 56, max_tokens=4)
+    plans = run_out(scheduler, max_steps=40)
+    assert scheduler.counters().preemptions_total == 0
+    last_of_decoder = max(plan.step for plan in plans if "decoder" in scheduled(plan))
+    assert all(plan.step > last_of_decoder for plan in plans if "long" in scheduled(plan))

@@ -19,6 +19,12 @@ from tests.builders import (
         ((), {}, "empty_prompt", "prompt must hold at least one token"),
         ((1, -1), {}, "invalid_value", "prompt token ids must be between 0 and 2147483647"),
         ((2**31,), {}, "invalid_value", "prompt token ids must be between 0 and 2147483647"),
+        (
+            5,
+            {"output_token_ids": (2**31,)},
+            "invalid_value",
+            "output token ids must be between 0 and 2147483647",
+        ),
         (5, {"max_tokens": 0}, "invalid_value", "max_tokens must be at least 1, not 0"),
         (5, {"output_token_ids": (1, 2, 3, 4)}, "invalid_value", "max_tokens must be at least 5, not 4"),
         (7, {"block_size": 2}, "invalid_value", "block_hashes must be at most 1"),

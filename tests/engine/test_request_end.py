@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from engine.request import Timing
+from typing import Any
+
+from msgspec.structs import replace
+
+from engine.request import SamplingParams, Timing
 from tests.builders import (
     EOS,
     add,
     answer,
+    make_request,
     make_scheduler,
     one_output,
     step,
+    tokens_of,
 )
 
 
@@ -71,7 +77,7 @@ def test_where_the_time_went() -> None:
         for output in scheduler.update(plan, answer(plan), begun + 1.0):
             timings[output.request_id] = output.timing
     # young: first token at 3, preempted at 4, back at 16, done at 17
-    assert timings == {"old": Timing(1.0, 1.0, 6.0, 0.0, 0), "young": Timing(0.5, 1.0, 14.0, 12.0, 1)}
+    assert timings == {"old": Timing(1.0, 1.0, 6.0, 0.0, 0), "young": Timing(0.5, 1.0, 14.0, 12.0, 1, 12)}
 
 
 def test_kv_waste_counts_slots_without_a_token_and_shared_blocks_once() -> None:
@@ -105,3 +111,52 @@ def test_a_resumed_request_goes_on_where_it_was_and_repeats_nothing() -> None:
     output = one_output(scheduler)
     assert (output.first_output_index, output.finish_reason) == (3, "length")
     assert scheduler.counters().prefix_queries_tokens_total == 0
+
+
+def params(**fields: Any) -> SamplingParams:
+    return SamplingParams(**{"max_tokens": 6, "temperature": 0.0, **fields})
+
+
+def outputs_of(sampling: SamplingParams, *tokens: int) -> tuple[list[int], str | None]:
+    """What a request makes whose executor samples `tokens`, and how it ends."""
+    scheduler = make_scheduler()
+    scheduler.add(replace(make_request("a"), sampling=sampling), 0)
+    outputs = [one_output(scheduler, token_id) for token_id in tokens if scheduler.has_work()]
+    return tokens_of(outputs), outputs[-1].finish_reason
+
+
+def test_a_stop_token_id_ends_it_like_an_end_token_even_where_those_are_ignored() -> None:
+    for ignore_eos in (False, True):
+        sampling = params(stop_token_ids=(30, 31), ignore_eos=ignore_eos)
+        assert outputs_of(sampling, 7, 31, 7) == ([7, 31], "stop")
+
+
+def test_no_end_counts_before_min_tokens_have_come() -> None:
+    sampling = params(min_tokens=2, stop_token_ids=(30,))
+    assert outputs_of(sampling, EOS, 30, EOS, 7) == ([EOS, 30, EOS], "stop")
+
+
+def test_min_tokens_masks_just_the_ends_and_just_as_long() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(replace(make_request("a"), sampling=params(min_tokens=2, stop_token_ids=(30,))), 0)
+    masks = [step(scheduler).scheduled[0].masked_token_ids for _ in range(3)]
+    assert masks == [(EOS, 30), (EOS, 30), ()]
+
+
+def test_a_prefill_chunk_masks_nothing_and_brings_no_history() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=32)
+    sampling = params(min_tokens=2, presence_penalty=1.0)
+    scheduler.add(replace(make_request("a", 40), sampling=sampling), 0)
+    first, second = step(scheduler).scheduled[0], step(scheduler).scheduled[0]
+    assert (first.masked_token_ids, first.history) == ((), ())
+    assert (second.masked_token_ids, len(second.history)) == ((EOS,), 40)
+
+
+def test_history_is_prompt_and_output_where_penalties_read_it() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(replace(make_request("a", (1, 2, 3)), sampling=params(frequency_penalty=0.5)), 0)
+    assert [step(scheduler, token_id=9).scheduled[0].history for _ in range(3)] == [
+        (1, 2, 3),
+        (1, 2, 3, 9),
+        (1, 2, 3, 9, 9),
+    ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.builders import (
     add,
+    answer,
     make_scheduler,
     run_out,
     scheduled,
@@ -171,3 +174,24 @@ def test_unused_cached_blocks_are_room_too_but_not_twice() -> None:
     add(scheduler, "needs 5", 20)
     add(scheduler, "needs 1", 4)
     assert list(scheduled(step(scheduler))) == ["again", "needs 5"]
+
+
+@pytest.mark.parametrize("num_long", [1, 5])
+def test_a_short_prompt_beside_prompts_of_128_k_has_its_first_token_within_two_steps(num_long: int) -> None:
+    """Whenever it comes: 40 of them, one each 7 steps, while those before go on."""
+    length = 128 * 1024
+    scheduler = make_scheduler(
+        num_blocks=num_long * length // 16 + 1001, block_size=16, max_model_len=length + 99, max_num_seqs=64
+    )
+    for number in range(num_long):
+        add(scheduler, f"long {number}", length, max_tokens=1, block_size=16)
+    arrived, begun = {}, {}
+    for number in range(40 * 7):
+        if number % 7 == 0:
+            arrived[f"short {number}"] = number
+            add(scheduler, f"short {number}", 60, max_tokens=30, block_size=16)
+        plan = scheduler.schedule(0)
+        begun |= {row.request_id: number for row in plan.scheduled if row.output_index == 0}
+        scheduler.update(plan, answer(plan), 0)
+    scheduler.check_integrity()
+    assert {begun[request_id] - arrived[request_id] + 1 for request_id in arrived} <= {1, 2}

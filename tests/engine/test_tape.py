@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.request import SamplingParams
+from engine.request import SamplingParams, TokenLogprobs
 from engine.step import ScheduledRequest, StepPlan
 from engine.tape import END_OF_TURN_ID, TapeExecutor, TapeSpec, parse_tape_spec, prompt_hash
 
@@ -119,6 +119,41 @@ def test_a_prompts_hash_is_what_tape_files_were_written_with() -> None:
     assert prompt_hash((1, 2, 3)) == "b30a3c159d7e8193559a42a84f1fcae1"
 
 
+def told(
+    executor: TapeExecutor, token_ids: tuple[int, ...], output_index: int, num_logprobs: int | None
+) -> dict[int, TokenLogprobs]:
+    """The logprobs of one step."""
+    sampling = SamplingParams(max_tokens=9, num_logprobs=num_logprobs)
+    computed = 0 if output_index == 0 else len(PROMPT) + output_index - 1
+    request = ScheduledRequest("r", token_ids, computed, (3, 5), output_index, sampling)
+    return executor.submit(StepPlan(1, (request,))).result().logprobs
+
+
+def test_a_row_s_logprobs_are_played_to_who_asked_as_many_as_asked() -> None:
+    known = (TokenLogprobs(-0.5, ((11, -0.1), (10, -0.5))), TokenLogprobs(-1.0, ((11, -1.0),)))
+    spec = TapeSpec({prompt_hash(PROMPT): (10, 11)}, logprobs={prompt_hash(PROMPT): known})
+    for count, top in (
+        (0, ()),
+        (1, ((11, -0.1),)),
+        (2, ((11, -0.1), (10, -0.5))),
+        (3, ((11, -0.1), (10, -0.5))),
+    ):
+        assert told(make_executor(spec), PROMPT, 0, count) == {0: TokenLogprobs(-0.5, top)}
+    assert told(make_executor(spec), PROMPT, 0, None) == {}
+
+
+def test_a_token_without_logprobs_of_its_own_was_certain() -> None:
+    assert told(make_executor(), PROMPT, 0, 5) == {0: TokenLogprobs(0.0, ((10, 0.0),))}
+    known = (TokenLogprobs(-0.5), TokenLogprobs(-1.0))
+    executor = make_executor(TapeSpec({"*": (10, 11)}, logprobs={"*": known}))
+    assert told(executor, PROMPT, 0, 1) == {0: TokenLogprobs(-0.5)}
+    end = TokenLogprobs(0.0, ((END_OF_TURN_ID, 0.0),))
+    assert told(executor, (99,), 1, 1) == {0: end}  # an output that it did not play
+    executor = make_executor(TapeSpec({"*": (10,)}, logprobs={"*": known[:1]}))
+    assert told(executor, PROMPT, 0, 1) == {0: TokenLogprobs(-0.5)}
+    assert told(executor, (10,), 1, 1) == {0: end}  # past its end
+
+
 # --- the spec ------------------------------------------------------------------------------
 
 
@@ -131,12 +166,19 @@ def test_a_spec_says_all_there_is_to_say(tmp_path: Path) -> None:
     name = "0123456789abcdef" * 2
     tape = write(
         tmp_path / "my.tape",
-        f'{{"prompt_hash": "{name}", "token_ids": [1, 2], "logprobs": [-0.5, -1]}}',
+        f'{{"prompt_hash": "{name}", "token_ids": [1, 2], "logprobs": [-0.5, [-1, [[3, -0.5], [2, -1]]]]}}',
         "",
         '{"prompt_hash": "*", "token_ids": []}',
     )
     assert parse_tape_spec(f"tape:{tape}?step_ms=2.5&vocab=/v/tokenizer.json&max_model_len=64") == TapeSpec(
-        tapes={name: (1, 2), "*": ()}, step_ms=2.5, vocab=Path("/v/tokenizer.json"), max_model_len=64
+        tapes={name: (1, 2), "*": ()},
+        step_ms=2.5,
+        vocab=Path("/v/tokenizer.json"),
+        max_model_len=64,
+        logprobs={
+            name: (TokenLogprobs(-0.5, ((1, -0.5),)), TokenLogprobs(-1, ((3, -0.5), (2, -1)))),
+            "*": (),
+        },
     )
 
 
@@ -176,6 +218,11 @@ def test_a_wrong_spec_names_the_part(text: str, complaint: str) -> None:
         ('{"prompt_hash": "*", "token_ids": [2147483648]}', r"line 2: .*\$.token_ids"),
         ('{"prompt_hash": "*", "token_ids": [], "speed": 1}', "line 2: .*`speed`"),
         ('{"prompt_hash": "*", "token_ids": []}', r"line 2: prompt_hash \* is there twice"),
+        ('{"prompt_hash": "a", "token_ids": [], "logprobs": ["x"]}', r"line 2: "),
+        (
+            f'{{"prompt_hash": "{"a" * 32}", "token_ids": [1], "logprobs": []}}',
+            "line 2: 0 logprobs for 1 token_ids",
+        ),
         ("[" * 5000, "line 2: "),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 import pytest
 from hypothesis import given
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine.stop_matcher import StopMatcher
 from engine.text_stream import TextStream
+from tests.builders_text import decoded_so_far, num_tokens_to_stop, whole_text
 
 BYTES = [bytes([value]) for value in range(256)]
 
@@ -27,35 +27,6 @@ def run(
     token_ids = range(len(vocabulary))
     deltas = [stream.push(token_ids[at : at + chunk]) for at in range(0, len(vocabulary), chunk)]
     return [*deltas, stream.finish()], stream
-
-
-def reference(tokens: Sequence[bytes], stop: Sequence[str]) -> tuple[str, bool]:
-    """The whole text by brute force: every end position, every stop string."""
-    text = b"".join(tokens).decode("utf-8", errors="replace")
-    for end in range(1, len(text) + 1):
-        starts = [end - len(one) for one in stop if text[:end].endswith(one)]
-        if starts:
-            return text[: min(starts)], True
-    return text, False
-
-
-def reference_num_tokens(tokens: Sequence[bytes], stop: Sequence[str]) -> int:
-    """The first token count whose text, without its unfinished end, holds a stop string."""
-    for count in range(len(tokens)):
-        text = decoded_so_far(tokens[:count])
-        if any(one in text for one in stop):
-            return count
-    return len(tokens)
-
-
-def decoded_so_far(tokens: Sequence[bytes]) -> str:
-    """Every character that no later byte can change."""
-    data = b"".join(tokens)
-    endings = [b"", b"A", *(bytes([more]) * 3 for more in (0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF))]
-    decoded = [(data + ending).decode("utf-8", errors="replace") for ending in endings]
-    return "".join(
-        column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*decoded, strict=False))
-    )
 
 
 # Few characters, so that stop strings are met, missed by one and cut by token borders.
@@ -77,9 +48,9 @@ def test_joined_deltas_are_the_whole_text_for_any_chunking(
     tokens: list[bytes], stop: tuple[str, ...], chunk: int
 ) -> None:
     deltas, stream = run(tokens, stop, chunk)
-    assert ("".join(deltas), stream.stopped) == reference(tokens, stop)
+    assert ("".join(deltas), stream.stopped) == whole_text(tokens, stop)
     assert stream.num_tokens + stream.num_discarded == len(tokens)
-    assert stream.num_tokens == reference_num_tokens(tokens, stop)
+    assert stream.num_tokens == num_tokens_to_stop(tokens, stop)
 
 
 @given(
@@ -88,14 +59,14 @@ def test_joined_deltas_are_the_whole_text_for_any_chunking(
 def test_stops_that_share_their_beginnings_with_each_other_and_themselves(text: str, stop: list[str]) -> None:
     tokens = [character.encode() for character in text]
     deltas, stream = run(tokens, tuple(stop))
-    assert ("".join(deltas), stream.stopped) == reference(tokens, stop)
+    assert ("".join(deltas), stream.stopped) == whole_text(tokens, stop)
 
 
 @given(tokenised(), stops)
 def test_what_was_sent_is_never_taken_back_and_nothing_is_held_without_need(
     tokens: list[bytes], stop: tuple[str, ...]
 ) -> None:
-    whole, _ = reference(tokens, stop)
+    whole, _ = whole_text(tokens, stop)
     stream = stream_of(tokens, stop)
     sent = ""
     for count in range(len(tokens)):
@@ -104,6 +75,24 @@ def test_what_was_sent_is_never_taken_back_and_nothing_is_held_without_need(
         if not stream.stopped:
             held = decoded_so_far(tokens[: count + 1])[len(sent) :]
             assert held == "" or any(one.startswith(held) and one != held for one in stop)
+
+
+@given(tokenised(), stops)
+def test_a_token_is_settled_as_soon_as_all_its_text_is_sent(
+    tokens: list[bytes], stop: tuple[str, ...]
+) -> None:
+    """By its last character: what that one is, later tokens may still say."""
+    stream = stream_of(tokens, stop)
+    num_sent = 0
+    for count in range(1, len(tokens) + 1):
+        num_sent += len(stream.push([count - 1]))
+        if stream.stopped:
+            break
+        ends = [len(b"".join(tokens[:end]).decode("utf-8", errors="replace")) for end in range(1, count + 1)]
+        assert stream.num_settled_tokens == sum(end <= num_sent for end in ends)
+        assert stream.num_characters == len(decoded_so_far(tokens[:count]))
+    stream.finish()
+    assert stream.num_settled_tokens == stream.num_tokens
 
 
 @given(st.binary(max_size=24))
