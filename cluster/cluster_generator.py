@@ -11,10 +11,10 @@ from cluster.generation import GenerationRequest, TextDelta, Usage
 from cluster.link import LinkDown, SubmitReply
 from cluster.links import Links
 from cluster.routing import choose_replica
+from cluster.sibling_text import SiblingText
 from cluster.token_inbox import TokenInbox
 from engine.block_hash import BlockHash, hash_blocks, tenant_root
 from engine.request import Request, RequestOutput, Timing
-from engine.text_stream import TextStream
 from tenants.tenant import Tenant, cache_salt
 
 MAX_SUBMITS = 3
@@ -59,8 +59,8 @@ class ClusterGenerator:
                 continue
             if isinstance(answer, SubmitReply):
                 raise _refusal(answer)
-            text = TextStream(self._token_bytes, request.stop)
-            return ClusterGeneration(self._links, answer, text, request, self._on_discarded)
+            texts = [SiblingText(sibling, self._token_bytes, request.stop) for sibling in range(request.n)]
+            return ClusterGeneration(self._links, answer, texts, request, self._on_discarded)
         raise no_capacity("No replica could take the request; try again shortly.")
 
     def _choose(self, request: GenerationRequest, tried: set[str]) -> str:
@@ -90,11 +90,15 @@ class ClusterGenerator:
             hash_root=root,
             block_hashes=chains[root],
             attempt=attempt,
+            n=request.n,
         )
 
 
 def _refusal(reply: SubmitReply) -> ApiError:
-    return bad_request(reply.message or "The request was refused.", code=reply.code or "refused")
+    """What fits the context and not the pool is for the client to ask less of."""
+    param = "max_tokens" if reply.code == "limit_never_satisfiable" else None
+    message = reply.message or "The request was refused."
+    return bad_request(message, param=param, code=reply.code or "refused")
 
 
 class ClusterGeneration:
@@ -104,16 +108,17 @@ class ClusterGeneration:
         self,
         links: Links,
         inbox: TokenInbox,
-        text: TextStream,
+        texts: list[SiblingText],
         request: GenerationRequest,
         on_discarded: Callable[[int], None],
     ) -> None:
         self._links = links
         self._inbox = inbox
-        self._text = text
+        self._texts = texts
         self._request = request
         self._on_discarded = on_discarded
-        self._cached_tokens = 0
+        self._num_running = len(texts)
+        self._cached_tokens: int | None = None
         self.timing: Timing | None = None
 
     @property
@@ -122,36 +127,33 @@ class ClusterGeneration:
 
     @property
     def usage(self) -> Usage:
-        return Usage(len(self._request.prompt_token_ids), self._text.num_tokens, self._cached_tokens)
+        num_tokens = sum(text.num_tokens for text in self._texts)
+        return Usage(len(self._request.prompt_token_ids), num_tokens, self._cached_tokens or 0)
 
     async def deltas(self) -> AsyncIterator[TextDelta]:
-        while True:
+        while self._num_running:
             try:
                 output = await self._inbox.get()
             except LinkDown:
                 raise ApiError(
                     500, "replica_lost", "The replica that served this request was lost."
                 ) from None
-            delta = self._delta(output)
-            yield delta
-            if delta.finish_reason is not None:
-                return
+            yield self._delta(output)
 
     def _delta(self, output: RequestOutput) -> TextDelta:
-        if output.num_cached_tokens is not None:
+        if self._cached_tokens is None:
             self._cached_tokens = output.num_cached_tokens
-        self.timing = output.timing
+        if output.timing is not None:
+            self.timing = output.timing
         if output.finish_reason in ("error", "abort"):
             raise ApiError(500, output.error_code or "aborted", "The engine could not finish this request.")
-        text = self._text.push(output.token_ids)
-        if self._text.stopped:
-            self._on_discarded(self._text.num_discarded)
-            self._links.abort(self._inbox)
-            return TextDelta(text, "stop")
-        if output.finish_reason is not None:
-            text += self._text.finish()
-            return TextDelta(text, "stop" if self._text.stopped else output.finish_reason)
-        return TextDelta(text)
+        text = self._texts[output.sibling]
+        delta = text.delta(output)
+        if delta.finish_reason is not None:
+            self._num_running -= 1
+            self._on_discarded(text.num_discarded)
+            self._links.abort(self._inbox, output.sibling)  # a stop string: the engine knows nothing of it
+        return delta
 
     async def abort(self) -> None:
         self._links.abort(self._inbox)

@@ -53,6 +53,8 @@ class Gateway:
             lambda replica_id: ServeLink(replicas, self._gateway_id, replica_id),
             time.monotonic,
             self._telemetry.count_discarded,
+            on_timing=self._telemetry.observe_timing,
+            on_lost=self._telemetry.count_lost_link,
         )
         self._services = self._build_services(spec)
         replicas._init()  # Serve handles are lazy; this starts the router, which feeds the watch
@@ -88,6 +90,7 @@ class Gateway:
             model_name=spec.served_name,
             aliases=(),
             max_model_len=lambda: spec.engine.max_model_len,
+            max_num_seqs=spec.engine.max_num_seqs,
             ready=self._is_ready,
             telemetry=self._telemetry,
             clock=time.monotonic,

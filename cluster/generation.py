@@ -11,29 +11,52 @@ from typing import Protocol
 
 import msgspec
 
-from engine.request import FinishReason, SamplingParams, Timing
+from engine.request import FinishReason, SamplingParams, Timing, TokenLogprobs
 from tenants.tenant import Tenant
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked request, in tokens. `deadline` is on the gateway's monotonic clock, in seconds."""
+    """A checked request, in tokens. `deadline` is on the gateway's monotonic clock, in seconds.
+
+    `n` answers are made to the one prompt: siblings 0 … n − 1.
+    """
 
     request_id: str
     tenant: Tenant
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
+    n: int = 1
     stop: tuple[str, ...] = ()
     deadline: float
 
 
+class ToldToken(msgspec.Struct, frozen=True, gc=False):
+    """An output token whose logprobs were asked for."""
+
+    token_id: int
+    text_offset: int
+    """Characters before its text, those that a stop string cut off among them; of a part of a character,
+    those before that character."""
+    logprobs: TokenLogprobs
+
+
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
-    """Text that is safe to send. May be empty (half a character, a possible stop string)."""
+    """Text of one sibling that is safe to send.
+
+    May be empty (half a character, a possible stop string). `tokens` are those whose text ends in
+    this delta; the finish brings all that are left, so that each counted token is told once.
+    """
 
     text: str
     finish_reason: FinishReason | None = None
+    sibling: int = 0
+    tokens: tuple[ToldToken, ...] = ()
+    """Only where logprobs were asked for."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
+    """The prompt counts once; completion tokens are those of all siblings."""
+
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -51,10 +74,10 @@ class Generation(Protocol):
 
     @property
     def timing(self) -> Timing | None:
-        """Where its time went, once the last delta was read; None if the engine did not tell."""
+        """Where the time of the sibling that ended last went; None if the engine did not tell."""
 
     def deltas(self) -> AsyncIterator[TextDelta]:
-        """Ends with the one delta that has a finish reason, or raises `ApiError`. Read it once."""
+        """Ends once each sibling had its delta with a finish reason, or raises `ApiError`. Read it once."""
 
     async def abort(self) -> None:
         """The client has left: stop making tokens. Safe at any time, any number of times."""

@@ -79,7 +79,7 @@ class TokenLink(Protocol):
 
     async def submit(self, request: Request) -> SubmitReply: ...
 
-    async def abort(self, request_ids: tuple[str, ...]) -> None: ...
+    async def abort(self, aborts: tuple[Abort, ...]) -> None: ...
 
     async def report(self, report: Report) -> None: ...
 
@@ -94,10 +94,11 @@ _encoder = msgspec.msgpack.Encoder()
 _message_decoder = msgspec.msgpack.Decoder(LinkMessage)
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _reply_decoder = msgspec.msgpack.Decoder(SubmitReply)
+_aborts_decoder = msgspec.msgpack.Decoder(tuple[Abort, ...])
 _report_decoder = msgspec.msgpack.Decoder(Report)
 
 
-def encode(message: LinkMessage | Request | SubmitReply | Report) -> bytes:
+def encode(message: LinkMessage | Request | SubmitReply | tuple[Abort, ...] | Report) -> bytes:
     return _encoder.encode(message)
 
 
@@ -111,6 +112,10 @@ def decode_request(data: bytes) -> Request:
 
 def decode_reply(data: bytes) -> SubmitReply:
     return _reply_decoder.decode(data)
+
+
+def decode_aborts(data: bytes) -> tuple[Abort, ...]:
+    return _aborts_decoder.decode(data)
 
 
 def decode_report(data: bytes) -> Report:

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from cluster.link import (
     SUSPECT_AFTER_S,
+    Abort,
     Hello,
     LinkDown,
     LinkMessage,
@@ -23,7 +24,7 @@ from cluster.link import (
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
-from engine.request import Request
+from engine.request import Request, Timing
 
 log = logging.getLogger("headrace.gateway")
 
@@ -71,10 +72,15 @@ class Links:
         connect: Callable[[str], TokenLink],
         clock: Callable[[], float],
         on_discarded: Callable[[int], None] = lambda tokens: None,
+        *,
+        on_timing: Callable[[Timing], None] = lambda timing: None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._connect = connect
         self._clock = clock
         self._on_discarded = on_discarded
+        self._on_timing = on_timing
+        self._on_lost = on_lost
         self._links: dict[str, _Link] = {}
         self._listed: frozenset[str] = frozenset()
         self._is_admitting = True
@@ -149,7 +155,7 @@ class Links:
             reply = await link.calls.submit(request)
         except BaseException:
             self._drop(link, request.request_id)
-            self._start_chore(self._send_abort(link, request.request_id))
+            self._start_chore(self._send_abort(link, Abort(request.request_id)))
             raise
         if not reply.accepted:
             self._drop(link, request.request_id)
@@ -157,26 +163,33 @@ class Links:
         link.acknowledged.add(request.request_id)
         return inbox
 
-    def abort(self, inbox: TokenInbox) -> None:
-        """Stops a request, whatever its state; its inbox hears nothing more. Safe to repeat."""
-        if unread := inbox.discard():
+    def abort(self, inbox: TokenInbox, sibling: int | None = None) -> None:
+        """Stops a request, or one sibling of it, whatever its state; its inbox hears nothing more of it.
+
+        Safe to repeat.
+        """
+        was_live = inbox.is_live(sibling)
+        if unread := inbox.end(sibling):
             self._on_discarded(unread)
         link = self._links.get(inbox.replica_id)
-        if link is not None and self._drop(link, inbox.request_id):
-            self._start_chore(self._send_abort(link, inbox.request_id))
+        if link is None or inbox.request_id not in link.inboxes:
+            return
+        if was_live:
+            self._start_chore(self._send_abort(link, Abort(inbox.request_id, sibling)))
+        if not inbox.is_live():
+            self._drop(link, inbox.request_id)
 
-    async def _send_abort(self, link: _Link, request_id: str) -> None:
+    async def _send_abort(self, link: _Link, abort: Abort) -> None:
         with suppress(LinkDown):
-            await link.calls.abort((request_id,))
+            await link.calls.abort((abort,))
 
-    def _drop(self, link: _Link, request_id: str) -> bool:
+    def _drop(self, link: _Link, request_id: str) -> None:
         link.in_flight.pop(request_id, None)
         link.acknowledged.discard(request_id)
         link.taken_in.discard(request_id)
-        had = link.inboxes.pop(request_id, None) is not None
+        link.inboxes.pop(request_id, None)
         if link.emptied is not None and not link.inboxes:
             link.emptied.set()
-        return had
 
     def _start_chore(self, work: Coroutine[None, None, None]) -> None:
         """Work that must outlive the request that asked for it, cancelled client or not."""
@@ -193,6 +206,7 @@ class Links:
             if link.hello is not None:
                 backoff = MIN_BACKOFF_S
                 log.warning("link to replica %s is down: %s", link.replica_id, reason)
+                self._on_lost()
             self._take_down(link, reason)
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
@@ -227,12 +241,14 @@ class Links:
         link.counters = message.counters
         self._forget_reported(link)
         for output in message.outputs:
+            if output.timing is not None:  # also of one that nobody waits for any more
+                self._on_timing(output.timing)
             inbox = link.inboxes.get(output.request_id)
-            if inbox is None:
+            if inbox is None or not inbox.is_live(output.sibling):
                 self._on_discarded(len(output.token_ids))
                 continue
             inbox.put(output)
-            if output.finish_reason is not None:
+            if not inbox.is_live():
                 self._drop(link, output.request_id)
 
     def _forget_reported(self, link: _Link) -> None:

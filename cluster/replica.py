@@ -15,7 +15,7 @@ from ray import serve
 
 from cluster.engine_host import EngineHost
 from cluster.engine_metrics import EngineMetrics
-from cluster.link import decode_report, decode_request, encode
+from cluster.link import decode_aborts, decode_report, decode_request, encode
 from cluster.loading import load_engine
 from cluster.logs import set_up_logging
 from cluster.spec import ClusterSpec
@@ -39,7 +39,7 @@ class Replica:
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         loaded = await loop.run_in_executor(thread, load_engine, spec, self._replica_id)
-        metrics = EngineMetrics()
+        metrics = EngineMetrics(lambda: self._host.counters)
         self._host = EngineHost(
             loaded.core,
             loaded.hello,
@@ -47,8 +47,9 @@ class Replica:
             on_step=metrics.observe_step,
             on_integrity_error=metrics.integrity_errors.inc,
             on_fatal=_end_process,
+            watchdog_s=spec.settings.watchdog_s,
         )
-        metrics.serve(self._replica_id, spec.run_dir, lambda: self._host.counters)
+        metrics.serve(self._replica_id, spec.run_dir)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()
         self._host.start(loop, thread)
@@ -56,8 +57,8 @@ class Replica:
     async def submit(self, gateway_id: str, payload: bytes, *, replica: str) -> bytes:
         return encode(self._host.submit(gateway_id, decode_request(payload)))
 
-    async def abort(self, request_ids: list[str], *, replica: str) -> bytes:
-        self._host.abort(request_ids)
+    async def abort(self, payload: bytes, *, replica: str) -> bytes:
+        self._host.abort(decode_aborts(payload))
         return b""
 
     async def report(self, gateway_id: str, payload: bytes, *, replica: str) -> bytes:

@@ -13,6 +13,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.link import (
     CALL_TIMEOUT_S,
+    Abort,
     LinkDown,
     LinkMessage,
     Report,
@@ -43,8 +44,8 @@ class ServeLink:
         except DecodeError:
             raise LinkDown(_NOT_OURS) from None
 
-    async def abort(self, request_ids: tuple[str, ...]) -> None:
-        await self._call("abort", list(request_ids))
+    async def abort(self, aborts: tuple[Abort, ...]) -> None:
+        await self._call("abort", encode(aborts))
 
     async def report(self, report: Report) -> None:
         await self._call("report", self._gateway_id, encode(report))

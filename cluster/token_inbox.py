@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 import msgspec
 
@@ -11,42 +12,81 @@ from engine.request import Request, RequestOutput
 
 
 class TokenInbox:
-    """The outputs of one running request, in order, once each.
+    """The outputs of one running request that nobody has read yet, and which siblings are still live.
 
-    Iterating ends after the output that finishes the request; raises `LinkDown` if the link dies first.
+    A sibling is live until its last output has come or its reader has ended it. Each sibling's
+    outputs are in order and there once each; those of several come as the replica made them.
     """
 
     def __init__(self, request: Request, replica_id: str) -> None:
         self.request_id = request.request_id
         self.replica_id = replica_id
-        self._next_index = len(request.output_token_ids)
-        self._outputs: asyncio.Queue[RequestOutput | LinkDown] = asyncio.Queue()
+        siblings = range(request.sibling, request.sibling + request.n)
+        self._next_index = dict.fromkeys(siblings, len(request.output_token_ids))
+        """Of each live sibling."""
+        self._outputs: deque[RequestOutput] = deque()
+        self._failure: LinkDown | None = None
+        self._something = asyncio.Event()
+
+    def is_live(self, sibling: int | None = None) -> bool:
+        """Whether more of `sibling` may come; without one, whether more of any."""
+        return bool(self._next_index) if sibling is None else sibling in self._next_index
 
     def put(self, output: RequestOutput) -> None:
-        """Drops indices that are already here. Raises `LinkDown` on a gap."""
-        if output.first_output_index > self._next_index:
-            raise LinkDown(f"tokens {self._next_index} to {output.first_output_index - 1} were lost")
-        seen = self._next_index - output.first_output_index
-        if seen and output.token_ids:
-            output = msgspec.structs.replace(
-                output, first_output_index=self._next_index, token_ids=output.token_ids[seen:]
-            )
-        self._next_index += len(output.token_ids)
-        self._outputs.put_nowait(output)
+        """Takes what came for a live sibling. Drops indices that are already here.
+
+        Raises `LinkDown` on a gap.
+        """
+        next_index = self._next_index[output.sibling]
+        if output.first_output_index > next_index:
+            raise LinkDown(f"tokens {next_index} to {output.first_output_index - 1} were lost")
+        if output.token_ids:
+            output = _from(output, next_index)
+        self._next_index[output.sibling] = next_index + len(output.token_ids)
+        if output.finish_reason is not None:
+            del self._next_index[output.sibling]
+        self._outputs.append(output)
+        self._something.set()
 
     def fail(self, reason: LinkDown) -> None:
-        self._outputs.put_nowait(reason)
+        """The link is dead: `get` raises `reason` once what came before is read."""
+        self._failure = reason
+        self._something.set()
 
-    def discard(self) -> int:
-        """Drops what was not read; the number of its tokens."""
-        tokens = 0
-        while not self._outputs.empty():
-            item = self._outputs.get_nowait()
-            tokens += 0 if isinstance(item, LinkDown) else len(item.token_ids)
-        return tokens
+    def end(self, sibling: int | None = None) -> int:
+        """Nothing more of `sibling`, or of any: drops what was not read; the number of its tokens."""
+        kept: deque[RequestOutput] = deque()
+        num_tokens = 0
+        for output in self._outputs:
+            if sibling in (None, output.sibling):
+                num_tokens += len(output.token_ids)
+            else:
+                kept.append(output)
+        self._outputs = kept
+        if sibling is None:
+            self._next_index.clear()
+        else:
+            self._next_index.pop(sibling, None)
+        return num_tokens
 
     async def get(self) -> RequestOutput:
-        item = await self._outputs.get()
-        if isinstance(item, LinkDown):
-            raise item
-        return item
+        """The next output. Raises `LinkDown` if the link died before more came."""
+        while not self._outputs:
+            if self._failure is not None:
+                raise self._failure
+            self._something.clear()
+            await self._something.wait()
+        return self._outputs.popleft()
+
+
+def _from(output: RequestOutput, index: int) -> RequestOutput:
+    """The part of `output` from output token number `index` on."""
+    seen = index - output.first_output_index
+    if not seen:
+        return output
+    return msgspec.structs.replace(
+        output,
+        first_output_index=index,
+        token_ids=output.token_ids[seen:],
+        logprobs=None if output.logprobs is None else output.logprobs[seen:],
+    )

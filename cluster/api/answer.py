@@ -7,12 +7,12 @@ from contextlib import aclosing
 
 from cluster.api.arrival import Arrival
 from cluster.api.errors import ApiError
-from cluster.api.shapes import DONE, Finish, Shape
-from cluster.generation import Generation, GenerationRequest, TextDelta, Usage
+from cluster.api.shapes import DONE, Choice, Finish, Shape
+from cluster.generation import Generation, GenerationRequest, TextDelta, ToldToken, Usage
 
 
 class Answer:
-    """Owns one generation."""
+    """Owns one generation. With `n` siblings, each ends on its own; the last end is the answer's."""
 
     def __init__(self, arrival: Arrival, request: GenerationRequest) -> None:
         self._generator = arrival.services.generator
@@ -20,70 +20,97 @@ class Answer:
         self._clock = arrival.services.clock
         self._arrived = arrival.arrived
         self._request = request
-        self._last_text: float | None = None
+        self._last_text: dict[int, float] = {}
+        """When each sibling last said something."""
         self.generation: Generation | None = None
         """None until a replica has accepted it."""
 
-    async def whole(self) -> tuple[str, Finish, Usage]:
-        """All of the text. Raises `ApiError`."""
-        pieces: list[str] = []
+    async def whole(self) -> tuple[list[Choice], Usage]:
+        """All of every sibling's text, in their order. Raises `ApiError`."""
+        parts = [_Parts() for _ in range(self._request.n)]
         async with aclosing(self._deltas()) as deltas:
-            async for text, finish, usage in deltas:
-                pieces.append(text)
-                if finish is not None:
-                    return "".join(pieces), finish, usage
-        raise _unfinished()
+            async for delta, finish in deltas:
+                parts[delta.sibling].add(delta, finish)
+        return [part.choice() for part in parts], self._usage
 
     async def frames(self, shape: Shape) -> AsyncGenerator[bytes]:
         """Frames of the event stream, none of them empty; `[DONE]` ends a complete one. Raises `ApiError`."""
-        opening = shape.opening()
+        opened: set[int] = set()
+        num_running = self._request.n
         async with aclosing(self._deltas()) as deltas:
-            async for text, finish, usage in deltas:
-                frame = opening
-                opening = b""
-                if text:
-                    frame += shape.text(text)
+            async for delta, finish in deltas:
+                frame = b"" if delta.sibling in opened else shape.opening(delta.sibling)
+                opened.add(delta.sibling)
+                if delta.text or delta.tokens:
+                    frame += shape.text(delta.sibling, delta.text, delta.tokens)
                 if finish is not None:
-                    frame += shape.finish(finish)
-                    if shape.label.include_usage:
-                        frame += shape.usage(usage)
-                    yield frame + DONE
-                    return
+                    frame += shape.finish(delta.sibling, finish)
+                    num_running -= 1
+                if not num_running:
+                    frame += shape.usage(self._usage) if shape.label.include_usage else b""
+                    frame += DONE
                 yield frame
-        raise _unfinished()
 
-    async def _deltas(self) -> AsyncGenerator[tuple[str, Finish | None, Usage]]:
-        """Deltas that say something. Left before the end by whoever reads, it aborts the generation."""
+    @property
+    def _usage(self) -> Usage:
+        assert self.generation is not None
+        return self.generation.usage
+
+    async def _deltas(self) -> AsyncGenerator[tuple[TextDelta, Finish | None]]:
+        """Deltas that say something, to the last sibling's finish. Raises `ApiError` if that never comes.
+
+        Left before the end by whoever reads, it aborts the generation.
+        """
         generation = self.generation = await self._generator.start(self._request)
-        is_complete = False
+        num_running = self._request.n
         try:
             async for delta in generation.deltas():
                 finish = _finish_of(delta)
-                if not delta.text and finish is None:
+                if not delta.text and not delta.tokens and finish is None:
                     continue
-                is_complete = finish is not None
-                self._observe_text()
-                yield delta.text, finish, generation.usage
-                if is_complete:
+                num_running -= finish is not None
+                self._observe_text(delta.sibling)
+                yield delta, finish
+                if not num_running:
                     return
+            raise _unfinished()
         finally:
-            if not is_complete:
+            if num_running:
                 await generation.abort()
-            self._observe_end(generation, is_complete)
+            self._observe_end(generation, is_complete=not num_running)
 
-    def _observe_text(self) -> None:
+    def _observe_text(self, sibling: int) -> None:
         now = self._clock()
-        if self._last_text is None:
+        if not self._last_text:
             self._telemetry.observe_first_token(self._request.tenant.tenant_id, now - self._arrived)
-        else:
-            self._telemetry.observe_gap(now - self._last_text)
-        self._last_text = now
+        elif sibling in self._last_text:
+            self._telemetry.observe_gap(now - self._last_text[sibling])
+        self._last_text[sibling] = now
 
     def _observe_end(self, generation: Generation, is_complete: bool) -> None:
         tenant_id = self._request.tenant.tenant_id
         self._telemetry.count_usage(tenant_id, generation.usage)
-        if is_complete and self._last_text is not None:
-            self._telemetry.observe_complete(tenant_id, self._last_text - self._arrived, generation.timing)
+        if is_complete:
+            last_text = max(self._last_text.values())
+            self._telemetry.observe_complete(tenant_id, last_text - self._arrived)
+
+
+class _Parts:
+    """One sibling's answer as it comes."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._tokens: list[ToldToken] = []
+        self._finish: Finish | None = None
+
+    def add(self, delta: TextDelta, finish: Finish | None) -> None:
+        self._texts.append(delta.text)
+        self._tokens += delta.tokens
+        self._finish = finish
+
+    def choice(self) -> Choice:
+        assert self._finish is not None
+        return Choice("".join(self._texts), self._finish, self._tokens)
 
 
 def _finish_of(delta: TextDelta) -> Finish | None:

@@ -28,22 +28,12 @@ HARMLESS = frozenset(
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
-    "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
-    "n": (1,),
-    "presence_penalty": (0,),
     "reasoning_effort": (),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "stop_token_ids": ([],),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -105,5 +95,5 @@ def _is_same(value: Any, other: Any) -> bool:
 
 def _unsupported(param: str, neutral: tuple[Any, ...]) -> ApiError:
     allowed = " or ".join([*(json.dumps(value) for value in neutral), "null"])
-    message = f"'{param}' is not supported yet: leave it out, or send {allowed}."
+    message = f"'{param}' is not supported here: leave it out, or send {allowed}."
     return bad_request(message, param=param, code="unsupported_parameter")

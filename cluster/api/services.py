@@ -33,6 +33,8 @@ class Services:
     aliases: tuple[str, ...] = ()
     max_model_len: Callable[[], int]
     """Prompt + output, in tokens; 0 while no replica has said."""
+    max_num_seqs: int
+    """What a replica runs at once, and so the most siblings of one request."""
     ready: Callable[[], bool]
     telemetry: Telemetry
     clock: Callable[[], float]

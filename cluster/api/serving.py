@@ -12,7 +12,8 @@ from starlette.requests import ClientDisconnect
 from cluster.api.answer import Answer
 from cluster.api.arrival import Arrival
 from cluster.api.errors import bad_request, deadline_exceeded, no_capacity
-from cluster.api.sampling import TokenLimit, limit_tokens, sampling_params
+from cluster.api.logprobs import TokenNames
+from cluster.api.sampling import TokenLimit, limit_tokens, most_tokens_with_logprobs, sampling_params
 from cluster.api.shapes import Label, Shape
 from cluster.api.sse import SseResponse
 from cluster.api.types import SamplingFields
@@ -35,6 +36,7 @@ def label_of(arrival: Arrival, prefix: str, fields: SamplingFields) -> Label:
         created=int(services.wall_clock()),
         model=services.model_name,
         include_usage=fields.include_usage,
+        names=None if fields.num_logprobs is None else TokenNames(services.tokenizer),
     )
 
 
@@ -50,6 +52,9 @@ async def respond(
     """The answer. `param` names the field that the prompt came from. Raises `ApiError`."""
     if not prompt_token_ids:
         raise bad_request(f"'{param}' must not be empty: it has no tokens.", param=param)
+    if fields.n > arrival.services.max_num_seqs:
+        message = f"'n' must be at most {arrival.services.max_num_seqs}: a replica runs no more at once."
+        raise bad_request(message, param="n")
     arrival.check_deadline()
     limit = _limit(arrival, fields, len(prompt_token_ids), param)
     answer = Answer(arrival, _generation_request(arrival, fields, prompt_token_ids, limit))
@@ -62,11 +67,12 @@ def _limit(arrival: Arrival, fields: SamplingFields, num_prompt_tokens: int, par
     max_model_len = arrival.services.max_model_len()
     if max_model_len < 1:
         raise no_capacity("No replica can serve at the moment; try again shortly.")
+    tier = TIERS[arrival.identity.tenant.tier]
     return limit_tokens(
         fields.asked_max_tokens,
         num_prompt_tokens=num_prompt_tokens,
         max_model_len=max_model_len,
-        tier_maximum=TIERS[arrival.identity.tenant.tier].max_output_tokens,
+        maximum=min(tier.max_output_tokens, most_tokens_with_logprobs(fields)),
         param=param,
     )
 
@@ -85,6 +91,7 @@ def _generation_request(
             vocab_size=services.tokenizer.vocab_size,
             drawn_seed=services.draw_seed(),
         ),
+        n=fields.n,
         stop=fields.stop,
         deadline=arrival.deadline,
     )
@@ -104,10 +111,10 @@ def _headers(answer: Answer, limit: TokenLimit) -> dict[str, str]:
 async def _whole(
     http: Request, arrival: Arrival, answer: Answer, limit: TokenLimit, shape: Shape
 ) -> Response:
-    text, finish, usage = await unless(
+    choices, usage = await unless(
         answer.whole(),
         (client_left(http.receive), ClientDisconnect()),
         (arrival.services.sleep(arrival.remaining_s), deadline_exceeded()),
     )
     headers = {**_headers(answer, limit), "x-headrace-cached-tokens": str(usage.cached_tokens)}
-    return Response(shape.whole(text, finish, usage), media_type="application/json", headers=headers)
+    return Response(shape.whole(choices, usage), media_type="application/json", headers=headers)

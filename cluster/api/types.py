@@ -6,52 +6,33 @@ Other fields than these are judged before (`openai_fields.py`), so a field here 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
-from pydantic_core import PydanticCustomError
 
-MAX_STOP_STRINGS = 4
-MAX_STOP_CHARS = 256
+from cluster.api.field_checks import (
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_STOP_TOKEN_IDS,
+    problem,
+    read_content,
+    read_logit_bias,
+    read_prompt,
+    read_stop_strings,
+    read_stop_token_ids,
+)
+
 MAX_MESSAGES = 16_384
+MAX_N = 16
+MAX_TOP_LOGPROBS = 20
+MIN_REPETITION_PENALTY = 0.01
+"""It divides logits: one much smaller would send them beyond what a float can hold."""
 INT64_MAX = 2**63 - 1
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Tokens = Annotated[int, Field(ge=1, le=INT64_MAX)]
-
-
-def _problem(message: str, *, field: str | None = None) -> PydanticCustomError:
-    """`field` names the field at fault where the check is the whole model's."""
-    return PydanticCustomError("invalid_value", message, {"field": field} if field else None)
-
-
-def _stop_strings(value: Any) -> Any:
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
-        raise _problem("must be a string or a list of strings")
-    if not 1 <= len(stops) <= MAX_STOP_STRINGS:
-        raise _problem(f"must hold 1 to {MAX_STOP_STRINGS} strings")
-    if not all(1 <= len(one) <= MAX_STOP_CHARS for one in stops):
-        raise _problem(f"each stop string must have 1 to {MAX_STOP_CHARS} characters")
-    return tuple(stops)
-
-
-def _content_text(value: Any) -> Any:
-    """Text parts are joined without anything between them: a mark split over two is still one."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        raise _problem("must be a string or a non-empty list of text parts")
-    return "".join(_part_text(index, part) for index, part in enumerate(value))
-
-
-def _part_text(index: int, part: Any) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text":
-        raise _problem(f"part {index} must be of type 'text'; no other kind is supported")
-    text = part.get("text")
-    if not isinstance(text, str) or part.keys() != {"type", "text"}:
-        raise _problem(f"part {index} must hold exactly 'type' and 'text', a string")
-    return text
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
 class _Model(BaseModel):
@@ -69,30 +50,59 @@ class Message(_Model):
     """One turn. `tool_call_id` is what tool results carry; the template has no use for it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, PlainValidator(_content_text, json_schema_input_type=str | list[dict[str, str]])]
+    content: Annotated[str, PlainValidator(read_content, json_schema_input_type=str | list[dict[str, str]])]
     name: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
 
     @model_validator(mode="after")
     def _user_says_something(self) -> Message:
         if self.role in ("user", "tool") and not self.content:
-            raise _problem(f"must not be empty in a {self.role} message", field="content")
+            raise problem(f"must not be empty in a {self.role} message", field="content")
         return self
 
 
 class SamplingFields(_Model):
-    """Fields that both endpoints share."""
+    """Fields that both endpoints share. Token ids are held against the vocabulary later (`sampling.py`)."""
 
     model: Name
+    n: Annotated[int, Field(ge=1, le=MAX_N)] = 1
+    """Answers to the one prompt; also at most what a replica runs at once."""
+    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    """Only as another word for `n`."""
     max_tokens: Tokens | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=INT64_MAX)] = 0
+    """So many tokens come before an end token or stop token id may; at most the effective `max_tokens`."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """0 is refused; for greedy text set `temperature` 0."""
     top_k: Annotated[int, Field(ge=-1, le=INT64_MAX)] = 0
     """0 and -1 keep the whole vocabulary, as does anything larger than it."""
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION_PENALTY, le=10)] = 1.0
+    logit_bias: Annotated[
+        tuple[tuple[int, float], ...],
+        PlainValidator(
+            read_logit_bias,
+            json_schema_input_type=Annotated[
+                dict[str, Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]], Field(max_length=MAX_BIASES)
+            ],
+        ),
+        Field(json_schema_extra={"default": {}}),
+    ] = ()
     seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
     stop: Annotated[
-        tuple[str, ...], PlainValidator(_stop_strings, json_schema_input_type=str | list[str])
+        tuple[str, ...], PlainValidator(read_stop_strings, json_schema_input_type=str | list[str])
+    ] = ()
+    stop_token_ids: Annotated[
+        tuple[int, ...],
+        PlainValidator(
+            read_stop_token_ids,
+            json_schema_input_type=Annotated[
+                list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOP_TOKEN_IDS)
+            ],
+        ),
     ] = ()
     ignore_eos: bool = False
     stream: bool = False
@@ -102,13 +112,24 @@ class SamplingFields(_Model):
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> SamplingFields:
         if self.stream_options is not None and not self.stream:
-            raise _problem("is allowed only with 'stream': true", field="stream_options")
+            raise problem("is allowed only with 'stream': true", field="stream_options")
+        return self
+
+    @model_validator(mode="after")
+    def _best_of_is_n(self) -> SamplingFields:
+        if self.best_of not in (None, self.n):
+            raise problem("must equal 'n': answers are not ranked", field="best_of")
         return self
 
     @property
     def asked_max_tokens(self) -> int | None:
         """None: as many as the context and the tier allow."""
         return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to tell beside each output token; None: no logprobs."""
+        raise NotImplementedError
 
     @property
     def include_usage(self) -> bool:
@@ -120,6 +141,8 @@ class ChatCompletionRequest(SamplingFields):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Tokens | None = None
+    logprobs: bool = False
+    top_logprobs: TopLogprobs = 0
 
     @model_validator(mode="after")
     def _one_maximum(self) -> ChatCompletionRequest:
@@ -127,32 +150,33 @@ class ChatCompletionRequest(SamplingFields):
             None,
             self.max_completion_tokens,
         ):
-            raise _problem("must not differ from 'max_tokens'", field="max_completion_tokens")
+            raise problem("must not differ from 'max_tokens'", field="max_completion_tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _top_logprobs_need_logprobs(self) -> ChatCompletionRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise problem("is allowed only with 'logprobs': true", field="top_logprobs")
         return self
 
     @property
     def asked_max_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-
-def _one_prompt(value: Any) -> Any:
-    """A string or a list of token ids; a list that holds exactly one of these is that one."""
-    if isinstance(value, list) and not {str, list}.isdisjoint(map(type, value)):
-        if len(value) > 1:
-            raise _problem("must be one prompt: a string or a list of token ids")
-        value = value[0]
-    if not value and isinstance(value, str | list):
-        raise _problem("must not be empty")
-    if isinstance(value, list) and set(map(type, value)) == {int}:
-        return tuple(value)
-    if not isinstance(value, str):
-        raise _problem("must be a string or a list of token ids")
-    return value
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
 
 
 class CompletionRequest(SamplingFields):
     """`POST /v1/completions`."""
 
     prompt: Annotated[
-        str | tuple[int, ...], PlainValidator(_one_prompt, json_schema_input_type=str | list[int])
+        str | tuple[int, ...], PlainValidator(read_prompt, json_schema_input_type=str | list[int])
     ]
+    logprobs: TopLogprobs | None = None
+    """How many of the likeliest tokens to tell beside each output token."""
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs

@@ -1,14 +1,16 @@
-"""A replica whose stream a test writes and whose calls it reads, and links to such replicas."""
+"""A replica whose stream a test writes and whose calls it reads, links to such replicas, an open door."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 
-from cluster.link import Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
+from cluster.api.errors import ApiError
+from cluster.link import Abort, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
 from cluster.links import Links
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput, SamplingParams
+from tenants.tenant import Tenant
 
 IDLE = EngineCounters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0)
 
@@ -17,17 +19,20 @@ def hello(replica_id: str, hash_root: bytes = b"root") -> Hello:
     return Hello(replica_id, 1, "tiny", "r1", hash_root, 16, 512, 4, 100)
 
 
-def request(request_id: str = "r") -> Request:
+def request(request_id: str = "r", n: int = 1) -> Request:
     return Request(
         request_id=request_id,
         prompt_token_ids=(1, 2, 3),
         sampling=SamplingParams(max_tokens=8),
         hash_root=b"root",
+        n=n,
     )
 
 
-def row(request_id: str, first: int, *tokens: int, finish: str | None = None) -> RequestOutput:
-    return RequestOutput(request_id, 0, 0, first, tokens, finish_reason=finish)  # type: ignore[arg-type]
+def row(
+    request_id: str, first: int, *tokens: int, sibling: int = 0, finish: str | None = None
+) -> RequestOutput:
+    return RequestOutput(request_id, 0, sibling, first, tokens, finish_reason=finish)  # type: ignore[arg-type]
 
 
 class FakeReplica:
@@ -37,7 +42,7 @@ class FakeReplica:
         self.replica_id = replica_id
         self.hash_root = b"root"
         self.submitted: list[Request] = []
-        self.aborted: list[str] = []
+        self.aborted: list[Abort] = []
         self.reply: SubmitReply | LinkDown | asyncio.Event = SubmitReply(accepted=True)
         self.attached_again = asyncio.Event()
         self._attached = 0
@@ -52,8 +57,8 @@ class FakeReplica:
             raise self.reply
         return self.reply
 
-    async def abort(self, request_ids: tuple[str, ...]) -> None:
-        self.aborted += request_ids
+    async def abort(self, aborts: tuple[Abort, ...]) -> None:
+        self.aborted += aborts
 
     async def report(self, report: Report) -> None: ...
 
@@ -93,6 +98,18 @@ class LinkRig:
 
     def candidates(self) -> set[str]:
         return {load.replica_id for load in self.links.candidates()}
+
+
+class Admitted:
+    """Lets everybody in, as the record stands; or refuses."""
+
+    def __init__(self) -> None:
+        self.refusal: ApiError | None = None
+
+    async def admit(self, tenant: Tenant) -> Tenant:
+        if self.refusal is not None:
+            raise self.refusal
+        return tenant
 
 
 async def settle() -> None:

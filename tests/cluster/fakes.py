@@ -83,9 +83,10 @@ class Gate:
 Step = TextDelta | Exception | Gate
 
 
-def say(*texts: str, finish: str = "stop") -> list[Step]:
+def say(*texts: str, finish: str = "stop", sibling: int = 0) -> list[Step]:
     """Texts one by one; the last one ends the answer."""
-    return [*(TextDelta(text) for text in texts[:-1]), TextDelta(texts[-1], finish)]  # type: ignore[arg-type]
+    last = TextDelta(texts[-1], finish, sibling)  # type: ignore[arg-type]
+    return [*(TextDelta(text, None, sibling) for text in texts[:-1]), last]
 
 
 class FakeGeneration:
@@ -182,6 +183,7 @@ class FakeGateway:
             "model_name": "tiny",
             "aliases": ("small",),
             "max_model_len": lambda: 100,
+            "max_num_seqs": 32,
             "ready": lambda: True,
             "telemetry": self.telemetry,
             "clock": self.time,

@@ -8,8 +8,9 @@ import pytest
 
 from cluster.api.errors import no_capacity
 from cluster.api.openai_fields import HARMLESS, NEUTRAL
-from cluster.api.types import ChatCompletionRequest
+from cluster.api.types import ChatCompletionRequest, CompletionRequest
 from cluster.generation import TextDelta
+from engine.request import SamplingParams
 from tests.cluster.fakes import WALL_TIME, FakeGateway, say
 
 CHAT = "/v1/chat/completions"
@@ -148,13 +149,39 @@ class TestWhatTheEngineIsTold:
         assert (sampling.seed, sampling.ignore_eos) == (7, False)
 
     async def test_every_field(self, gateway: FakeGateway) -> None:
-        fields = {"temperature": 0, "top_p": 0.5, "top_k": 5, "seed": -1, "ignore_eos": True, "max_tokens": 9}
-        await gateway.post(TEXT, text(**fields, stop=["a", "bc"], user="u"))
+        fields: dict[str, Any] = {
+            "temperature": 0,
+            "top_p": 0.5,
+            "top_k": 5,
+            "min_p": 0.25,
+            "repetition_penalty": 1.5,
+            "presence_penalty": -2,
+            "frequency_penalty": 0.5,
+            "seed": -1,
+            "min_tokens": 3,
+            "max_tokens": 9,
+            "ignore_eos": True,
+        }
+        special = {
+            "logit_bias": {"5": 1, "258": -100},
+            "stop_token_ids": [7, 8],
+            "logprobs": 4,
+            "stop": ["a", "bc"],
+        }
+        await gateway.post(TEXT, text(**fields, **special, user="u"))
         told = gateway.generator.last
         assert told.stop == ("a", "bc")
-        assert (told.sampling.temperature, told.sampling.top_p, told.sampling.top_k) == (0.0, 0.5, 5)
-        assert (told.sampling.seed, told.sampling.ignore_eos) == (2**64 - 1, True)
-        assert told.sampling.max_tokens == 9
+        assert told.sampling == SamplingParams(
+            **fields | {"seed": 2**64 - 1},
+            logit_bias=((5, 1.0), (258, -100.0)),
+            stop_token_ids=(7, 8),
+            num_logprobs=4,
+        )
+
+    async def test_every_field_of_the_engine_is_asked_for_by_some_field(self) -> None:
+        """A chat sets the same; a sampling parameter that no client can set is one nobody has."""
+        ours = CompletionRequest.model_fields.keys() | {"num_logprobs"}
+        assert set(SamplingParams.__struct_fields__) <= ours
 
     @pytest.mark.parametrize(
         ("asked", "told"), [(-1, 0), (0, 0), (1, 1), (259, 259), (260, 259), (10**9, 259)]
@@ -246,6 +273,17 @@ class TestMaximumTokens:
         assert f"{count}" in call.error["message"]
         assert "100 tokens" in call.error["message"]
         assert gateway.generator.requests == []
+
+    @pytest.mark.parametrize(
+        ("asked", "limit"), [({"max_tokens": 4}, 4), ({}, 95), ({"max_tokens": 1000}, 95)]
+    )
+    async def test_the_least_number_of_tokens_is_at_most_the_effective_maximum(
+        self, gateway: FakeGateway, asked: dict[str, int], limit: int
+    ) -> None:
+        assert (await gateway.post(TEXT, text(**asked, min_tokens=limit))).status == 200
+        call = await gateway.post(TEXT, text(**asked, min_tokens=limit + 1))
+        assert (call.status, call.error["param"]) == (400, "min_tokens")
+        assert f"{limit} here" in call.error["message"]
 
     async def test_both_names_may_be_given_if_they_agree(self, gateway: FakeGateway) -> None:
         call = await gateway.post(CHAT, chat(max_tokens=5, max_completion_tokens=5))

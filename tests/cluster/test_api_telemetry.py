@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.generation import TextDelta
+from cluster.link import LinkDown, LinkMessage
+from cluster.links import Links
 from cluster.telemetry import MAX_TENANT_LABELS, Telemetry
+from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
+from engine.request import RequestOutput, Timing
+from tests.cluster.fake_replica import FakeReplica, request, row
 from tests.cluster.fakes import FakeGateway, Gate, settle
 
 TEXT = "/v1/completions"
 BODY = {"model": "tiny", "prompt": "hello"}
+
+
+BUSY = EngineCounters(
+    requests_running=2,
+    requests_waiting=3,
+    queued_tokens=0,
+    blocks_total=100,
+    blocks_in_use=25,
+    blocks_evictable=0,
+    kv_waste_ratio=0.125,
+    preemptions_total=4,
+    prefix_queries_tokens_total=500,
+    prefix_hits_tokens_total=64,
+)
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -33,7 +54,6 @@ async def test_a_streams_latencies_are_what_its_client_waits(gateway: FakeGatewa
     assert value(registry, "inter_token_latency_seconds_sum") == 0.25
     assert value(registry, "inter_token_latency_seconds_count") == 1
     assert value(registry, "e2e_request_latency_seconds_sum", tenant="acme") == 2.25
-    assert value(registry, "request_queue_time_seconds_sum") == 0.5
     assert value(registry, "prompt_tokens_total", tenant="acme") == 5
     assert value(registry, "generation_tokens_total", tenant="acme") == 3
 
@@ -97,32 +117,112 @@ def test_tenants_beyond_the_bound_share_a_label() -> None:
 
 
 def test_the_replicas_state_is_as_last_told_and_goes_with_them() -> None:
-    counters = EngineCounters(
-        requests_running=2,
-        requests_waiting=3,
-        queued_tokens=0,
-        blocks_total=100,
-        blocks_in_use=25,
-        blocks_evictable=0,
-        kv_waste_ratio=0.125,
-        preemptions_total=4,
-        prefix_queries_tokens_total=500,
-        prefix_hits_tokens_total=64,
-    )
-    replicas = {"r1": counters}
+    replicas = {"r1": BUSY}
     registry = Telemetry(lambda: replicas).registry
     expected = {
         "kv_cache_usage_ratio": 0.25,
         "kv_waste_ratio": 0.125,
         "requests_running": 2,
         "requests_waiting": 3,
-        "preemptions_total": 4,
-        "prefix_cache_queries_tokens_total": 500,
-        "prefix_cache_hits_tokens_total": 64,
     }
     assert {name: value(registry, name, replica="r1") for name in expected} == expected
     replicas.clear()
     assert value(registry, "requests_running", replica="r1") is None
+
+
+def test_what_grows_in_a_replica_is_told_by_the_replica_alone() -> None:
+    """Two gateways would tell it twice, and a sum over all processes would be wrong."""
+    registry = Telemetry(lambda: {"r1": BUSY}).registry
+    grown = {family.name for family in registry.collect() if family.type == "counter"}
+    assert grown.isdisjoint(
+        f"headrace_{name}" for name in ("preemptions", "prefix_cache_queries_tokens", "evictions")
+    )
+    told = {
+        family.name for family in registry.collect() if any("replica" in s.labels for s in family.samples)
+    }
+    assert {family.type for family in registry.collect() if family.name in told} == {"gauge"}
+
+
+def timing_sums(registry: CollectorRegistry) -> dict[str, tuple[float | None, float | None]]:
+    """(number, sum) of each part's histogram."""
+    return {
+        part: tuple(value(registry, f"request_{part}_time_seconds_{what}") for what in ("count", "sum"))  # type: ignore[misc]
+        for part in ("queue", "prefill", "decode", "preempted")
+    }
+
+
+def test_where_a_request_s_time_went_is_observed_part_by_part() -> None:
+    telemetry = Telemetry(dict)
+    telemetry.observe_timing(Timing(0.5, 1.5, 4.0, 2.5, 1, 30))
+    assert timing_sums(telemetry.registry) == {
+        "queue": (1, 0.5),
+        "prefill": (1, 1.5),
+        "decode": (1, 4.0),
+        "preempted": (1, 2.5),
+    }
+
+
+def test_parts_that_were_not_reached_are_left_out_and_no_preemption_is_zero() -> None:
+    telemetry = Telemetry(dict)
+    telemetry.observe_timing(Timing(30.0, 0.0, 0.0, 0.0, 0))
+    telemetry.observe_timing(Timing(1.0, 2.0, 0.0, 0.0, 0))
+    assert timing_sums(telemetry.registry) == {
+        "queue": (2, 31.0),
+        "prefill": (1, 2.0),
+        "decode": (0, 0.0),
+        "preempted": (2, 0.0),
+    }
+
+
+@pytest.mark.parametrize("part", ["queue", "prefill", "decode", "preempted"])
+def test_a_request_s_times_are_told_apart_from_1_ms_to_5_min(part: str) -> None:
+    telemetry = Telemetry(dict)
+    name = f"request_{part}_time_seconds_bucket"
+    telemetry.observe_timing(Timing(0.002, 0.002, 0.002, 0.002, 1))
+    telemetry.observe_timing(Timing(299.0, 299.0, 299.0, 299.0, 1))
+    numbers = [value(telemetry.registry, name, le=le) for le in ("0.001", "0.0025", "120.0", "300.0")]
+    assert numbers == [0, 1, 1, 2]
+
+
+async def test_the_times_of_every_answer_that_ended_are_observed_once_whoever_still_waits() -> None:
+    """A client that left, and a stop string that the engine knows nothing of, end by abort."""
+    telemetry = Telemetry(dict)
+    replica = FakeReplica("a")
+    links = Links(lambda _: replica, lambda: 0.0, on_timing=telemetry.observe_timing)
+    links.set_replicas(frozenset({"a"}))
+    await settle()
+    inbox = await links.submit("a", request("waits"), 3)
+    assert isinstance(inbox, TokenInbox)
+    replica.say(row("waits", 0, 1), ended("waits", Timing(1.0, 0.5, 0.25, 0.0, 0)))
+    replica.say(ended("left", Timing(30.0, 0.0, 0.0, 0.0, 0)))
+    await settle()
+    assert timing_sums(telemetry.registry)["queue"] == (2, 31.0)
+    await links.close()
+
+
+async def test_a_link_that_breaks_is_counted_once_and_one_that_was_never_there_is_not() -> None:
+    telemetry = Telemetry(dict)
+    replicas = {name: FakeReplica(name) for name in ("broken", "leaving")}
+    replicas["never there"] = Unreachable("never there")
+    links = Links(lambda replica_id: replicas[replica_id], lambda: 0.0, on_lost=telemetry.count_lost_link)
+    links.set_replicas(frozenset(replicas))
+    await settle()
+    replicas["broken"].die()
+    links.set_replicas(frozenset({"broken", "never there"}))
+    await settle()
+    assert value(telemetry.registry, "lost_links_total") == 1
+    await links.close()
+    assert value(telemetry.registry, "lost_links_total") == 1
+
+
+class Unreachable(FakeReplica):
+    async def attach(self) -> AsyncIterator[LinkMessage]:
+        raise LinkDown("refused")
+        yield
+
+
+def ended(request_id: str, timing: Timing) -> RequestOutput:
+    return RequestOutput(request_id, 0, 0, 1, (), finish_reason="abort", timing=timing)
 
 
 def test_a_pool_without_blocks_is_not_in_use() -> None:

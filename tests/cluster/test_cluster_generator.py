@@ -8,33 +8,22 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cluster.api.errors import ApiError
 from cluster.cluster_generator import ClusterGeneration, ClusterGenerator
-from cluster.generation import GenerationRequest, TextDelta, Usage
-from cluster.link import LinkDown, SubmitReply
+from cluster.generation import GenerationRequest, TextDelta, ToldToken, Usage
+from cluster.link import Abort, LinkDown, SubmitReply
 from engine.block_hash import hash_blocks, tenant_root
 from engine.counters import EngineCounters
-from engine.request import RequestOutput, SamplingParams, Timing
-from tenants.tenant import Tenant, cache_salt
+from engine.request import RequestOutput, SamplingParams, Timing, TokenLogprobs
+from tenants.tenant import cache_salt
 from tests.builders_tenants import SECRET, a_tenant
-from tests.cluster.fake_replica import FakeReplica, LinkRig, row, settle
+from tests.cluster.fake_replica import Admitted, FakeReplica, LinkRig, row, settle
 
 PROMPT = tuple(range(40))  # two full blocks of 16
 BUSY = EngineCounters(1, 0, 1000, 100, 0, 0, 0.0, 0, 0, 0)
 TIMING = Timing(0.1, 0.2, 0.3, 0.0, 0)
-
-
-class Admitted:
-    """Lets everybody in, as the record stands; or refuses."""
-
-    def __init__(self) -> None:
-        self.refusal: ApiError | None = None
-
-    async def admit(self, tenant: Tenant) -> Tenant:
-        if self.refusal is not None:
-            raise self.refusal
-        return tenant
 
 
 class Rig(LinkRig):
@@ -78,9 +67,11 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.links.close()
 
 
-def tokens(text: str, first: int = 0, *, finish: str | None = None, **fields: Any) -> RequestOutput:
+def tokens(
+    text: str, first: int = 0, *, sibling: int = 0, finish: str | None = None, **fields: Any
+) -> RequestOutput:
     ids = tuple(map(ord, text))
-    return RequestOutput("r", 0, 0, first, ids, finish_reason=finish, **fields)  # type: ignore[arg-type]
+    return RequestOutput("r", 0, sibling, first, ids, finish_reason=finish, **fields)  # type: ignore[arg-type]
 
 
 async def read(generation: ClusterGeneration) -> list[TextDelta]:
@@ -138,7 +129,7 @@ class TestAStopString:
         rig.replicas["a"].say(tokens("okEN"), tokens("Dxy", 4))
         assert await read(generation) == [TextDelta("ok"), TextDelta("", "stop")]
         await settle()
-        assert rig.replicas["a"].aborted == ["r"]
+        assert rig.replicas["a"].aborted == [Abort("r", 0)]
         assert generation.usage.completion_tokens == 5
         assert rig.discarded == 2
 
@@ -183,6 +174,169 @@ class TestAStopString:
         assert await read(generation) == [TextDelta("a"), TextDelta("", "stop")]
 
 
+class TestSiblings:
+    async def test_are_one_request_and_their_deltas_come_as_they_were_made(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(n=3)
+        (sent,) = rig.replicas["a"].submitted
+        assert (sent.n, sent.sibling) == (3, 0)
+        rig.replicas["a"].say(tokens("a"), tokens("b", sibling=1), tokens("c", sibling=2))
+        rig.replicas["a"].say(tokens("x", 1, sibling=2, finish="stop"), tokens("y", 1, finish="length"))
+        rig.replicas["a"].say(tokens("z", 1, sibling=1, finish="length"))
+        assert await read(generation) == [
+            TextDelta("a", sibling=0),
+            TextDelta("b", sibling=1),
+            TextDelta("c", sibling=2),
+            TextDelta("x", "stop", sibling=2),
+            TextDelta("y", "length", sibling=0),
+            TextDelta("z", "length", sibling=1),
+        ]
+
+    async def test_count_the_prompt_once_and_each_token(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(n=2)
+        rig.replicas["a"].say(
+            tokens("abc", num_cached_tokens=32), tokens("de", sibling=1, num_cached_tokens=0)
+        )
+        rig.replicas["a"].say(
+            tokens("", 3, finish="stop"), tokens("", 2, sibling=1, finish="stop", timing=TIMING)
+        )
+        await read(generation)
+        assert generation.usage == Usage(prompt_tokens=40, completion_tokens=5, cached_tokens=32)
+        assert generation.timing == TIMING
+
+    async def test_hold_back_text_of_their_own(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(n=2, stop=("END",))
+        rig.replicas["a"].say(tokens("aE"), tokens("N", sibling=1), tokens("N", 2), tokens("D", 1, sibling=1))
+        rig.replicas["a"].say(tokens("", 2, sibling=1, finish="length"), tokens("", 3, finish="length"))
+        texts = {0: "", 1: ""}
+        for delta in await read(generation):
+            texts[delta.sibling] += delta.text
+        assert texts == {0: "aEN", 1: "ND"}
+
+    async def test_that_complete_a_stop_string_end_alone(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(n=3, stop=("E",))
+        rig.replicas["a"].say(tokens("a"), tokens("Exy", sibling=1), tokens("c", sibling=2))
+        rig.replicas["a"].say(tokens("b", 1), tokens("zz", 3, sibling=1), tokens("d", 1, sibling=2))
+        await settle()
+        deltas = generation.deltas()
+        assert [(await anext(deltas)).text for _ in range(5)] == ["a", "", "c", "b", "d"]
+        await settle()
+        assert rig.replicas["a"].aborted == [Abort("r", 1)]
+        assert rig.discarded == 4
+        rig.replicas["a"].say(tokens("", 5, sibling=1, finish="abort"))  # what the abort came to
+        rig.replicas["a"].say(tokens("", 2, finish="stop"), tokens("E", 2, sibling=2))
+        assert [(delta.sibling, delta.finish_reason) async for delta in deltas] == [(0, "stop"), (2, "stop")]
+        assert generation.usage.completion_tokens == 2 + 1 + 3
+
+    async def test_end_together_when_one_of_them_fails(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(n=2)
+        rig.replicas["a"].say(
+            tokens("a"), tokens("", sibling=1, finish="error", error_code="non_finite_logits")
+        )
+        with pytest.raises(ApiError) as caught:
+            await read(generation)
+        assert (caught.value.status, caught.value.code) == (500, "non_finite_logits")
+        await generation.abort()
+        await settle()
+        assert rig.replicas["a"].aborted == [Abort("r")]
+
+    async def test_are_all_lost_with_their_replica(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(n=2)
+        rig.replicas["a"].say(tokens("a", finish="stop"))
+        rig.replicas["a"].die()
+        with pytest.raises(ApiError) as caught:
+            await read(generation)
+        assert caught.value.code == "replica_lost"
+
+
+class TestLogprobs:
+    @staticmethod
+    def told(text: str, first: int = 0, **fields: Any) -> RequestOutput:
+        """Token number i has the logprob -i."""
+        logprobs = tuple(TokenLogprobs(-float(first + i)) for i in range(len(text)))
+        return tokens(text, first, logprobs=logprobs, **fields)
+
+    @staticmethod
+    def heard(deltas: list[TextDelta]) -> list[tuple[str, list[float]]]:
+        return [(delta.text, [token.logprobs.logprob for token in delta.tokens]) for delta in deltas]
+
+    async def test_come_with_the_text_of_their_token(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start()
+        rig.replicas["a"].say(self.told("H"), self.told("ead", 1, finish="length"))
+        first, second = await read(generation)
+        assert first.tokens == (ToldToken(ord("H"), 0, TokenLogprobs(-0.0)),)
+        assert [(token.token_id, token.text_offset) for token in second.tokens] == [
+            (ord("e"), 1),
+            (ord("a"), 2),
+            (ord("d"), 3),
+        ]
+
+    async def test_wait_with_text_that_is_held(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(stop=("END",))
+        rig.replicas["a"].say(self.told("aE"), self.told("N", 2), self.told("x", 3), self.told("EN", 4))
+        rig.replicas["a"].say(self.told("", 6, finish="length"))
+        assert self.heard(await read(generation)) == [
+            ("a", [0.0]),
+            ("", []),
+            ("ENx", [-1.0, -2.0, -3.0]),
+            ("", []),
+            ("EN", [-4.0, -5.0]),
+        ]
+
+    async def test_of_half_a_character_wait_for_the_other(self, rig: Rig) -> None:
+        await rig.open("a")
+        rig.generator._token_bytes = lambda token_id: bytes([token_id])
+        generation = await rig.start()
+        rows = [row("r", at, byte) for at, byte in enumerate([0x61, 0xC3, 0xA4, 0xC3])]
+        for at, one in enumerate(rows):
+            rig.replicas["a"].say(structs.replace(one, logprobs=(TokenLogprobs(-float(at)),)))
+        rig.replicas["a"].say(row("r", 4, finish="length"))
+        deltas = await read(generation)
+        assert self.heard(deltas) == [
+            ("a", [0.0]),
+            ("", []),
+            ("ä", [-1.0, -2.0]),
+            ("", []),
+            ("\ufffd", [-3.0]),
+        ]
+        assert [token.text_offset for delta in deltas for token in delta.tokens] == [0, 1, 1, 2]
+
+    async def test_are_those_of_all_counted_tokens_where_a_stop_string_cuts(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(stop=("END",))
+        rig.replicas["a"].say(self.told("aE"), self.told("NDxy", 2))
+        assert self.heard(await read(generation)) == [("a", [0.0]), ("", [-1.0, -2.0, -3.0])]
+        assert generation.usage.completion_tokens == 4
+
+    async def test_of_a_token_without_text_come_at_once(self, rig: Rig) -> None:
+        await rig.open("a")
+        rig.generator._token_bytes = lambda token_id: b"" if token_id == ord("_") else bytes([token_id])
+        generation = await rig.start()
+        rig.replicas["a"].say(self.told("_"), self.told("a", 1), self.told("_", 2, finish="stop"))
+        assert self.heard(await read(generation)) == [("", [0.0]), ("a", [-1.0]), ("", [-2.0])]
+
+    async def test_are_a_sibling_s_own(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start(n=2, stop=("END",))
+        rig.replicas["a"].say(self.told("E"), self.told("ab", sibling=1))
+        rig.replicas["a"].say(
+            self.told("x", 1, finish="length"), self.told("c", 2, sibling=1, finish="length")
+        )
+        assert self.heard(await read(generation)) == [
+            ("", []),
+            ("ab", [0.0, -1.0]),
+            ("Ex", [0.0, -1.0]),
+            ("c", [-2.0]),
+        ]
+
+
 class TestALostReplica:
     async def test_in_the_middle_of_an_answer_is_an_error_after_what_came(self, rig: Rig) -> None:
         await rig.open("a")
@@ -216,7 +370,7 @@ class TestALostReplica:
         rig.replicas["a"].reply = LinkDown("timed out")
         await rig.start()
         await settle()
-        assert (rig.replicas["a"].aborted, rig.replicas["b"].aborted) == (["r"], [])
+        assert (rig.replicas["a"].aborted, rig.replicas["b"].aborted) == ([Abort("r")], [])
 
     async def test_all_of_them_is_503_worth_a_retry(self, rig: Rig) -> None:
         await rig.open("a", "b")
@@ -243,11 +397,8 @@ class TestARefusal:
         await rig.open("a")
         rig.replicas["a"].reply = SubmitReply(False, "limit_never_satisfiable", "needs 900 slots")
         error = await refused(rig)
-        assert (error.status, error.code, error.message) == (
-            400,
-            "limit_never_satisfiable",
-            "needs 900 slots",
-        )
+        assert (error.status, error.code) == (400, "limit_never_satisfiable")
+        assert (error.message, error.param) == ("needs 900 slots", "max_tokens")
         assert len(rig.replicas["a"].submitted) == 1
 
     async def test_at_the_door_reaches_no_replica(self, rig: Rig) -> None:
@@ -302,7 +453,7 @@ async def test_a_client_that_left_aborts_once_and_its_unread_tokens_are_counted(
     await generation.abort()
     await generation.abort()
     await settle()
-    assert rig.replicas["a"].aborted == ["r"]
+    assert rig.replicas["a"].aborted == [Abort("r")]
     assert rig.discarded == 2
 
 
@@ -313,5 +464,5 @@ async def test_a_client_that_left_before_the_reply_leaves_nothing(rig: Rig) -> N
     await settle()
     task.cancel()
     await settle()
-    assert rig.replicas["a"].aborted == ["r"]
+    assert rig.replicas["a"].aborted == [Abort("r")]
     assert rig.links.candidates()[0].in_flight_tokens == 0

@@ -6,12 +6,11 @@ import json
 import os
 import urllib.request
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import prometheus_client
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,24 +20,30 @@ from cluster.run_dir import RunDir
 from engine.counters import EngineCounters
 from tests.cluster.fake_replica import IDLE, row
 
-BUSY = EngineCounters(3, 2, 700, 100, 40, 10, 0.25, 6, 1000, 250)
+# Each field its own number, so that none can stand for another.
+BUSY = EngineCounters(*range(2, 2 + len(EngineCounters.__struct_fields__)))
+MISSES = {
+    f"prefix_miss_{reason}_tokens_total": f"prefix_cache_miss_tokens_total[{reason}]"
+    for reason in ("cold", "evicted", "diverged", "below_block")
+}
+NAMES = MISSES | {
+    "blocks_total": "blocks",
+    "prefix_queries_tokens_total": "prefix_cache_queries_tokens_total",
+    "prefix_hits_tokens_total": "prefix_cache_hits_tokens_total",
+    "prefix_attainable_hits_tokens_total": "prefix_cache_attainable_hits_tokens_total",
+}
+"""Fields whose metric has another name."""
 
 
 class Rig:
-    """Metrics whose port the test stands in for, with counters as the test sets them."""
+    """Metrics of an engine whose counters the test sets."""
 
-    def __init__(self, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(engine_metrics, "start_http_server", self._open)
-        self.metrics = EngineMetrics()
+    def __init__(self) -> None:
         self.counters = IDLE
-        self.metrics.serve("a", run_dir, lambda: self.counters)
-
-    def _open(self, port: int, *, addr: str, registry: CollectorRegistry) -> tuple[Any, None]:
-        self._registry = registry
-        return SimpleNamespace(server_address=(addr, 9009)), None
+        self.metrics = EngineMetrics(lambda: self.counters)
 
     def families(self) -> list[Metric]:
-        text = generate_latest(self._registry).decode()
+        text = generate_latest(self.metrics.registry).decode()
         return [
             family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")
         ]
@@ -52,8 +57,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    return Rig(RunDir(tmp_path), monkeypatch)
+def rig() -> Rig:
+    return Rig()
 
 
 def test_the_port_is_on_loopback_among_the_targets_and_answers(
@@ -66,10 +71,10 @@ def test_the_port_is_on_loopback_among_the_targets_and_answers(
         return opened[-1]
 
     monkeypatch.setattr(engine_metrics, "start_http_server", start)
-    EngineMetrics().serve("a", RunDir(tmp_path), lambda: BUSY)
+    EngineMetrics(lambda: BUSY).serve("a", RunDir(tmp_path))
     (target,) = json.loads((tmp_path / "targets.json").read_text())
     with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=5) as answer:
-        assert b"\nheadrace_engine_requests_running 3.0\n" in answer.read()
+        assert b"\nheadrace_engine_requests_running 2.0\n" in answer.read()
     assert target["labels"] == {"process": "replica", "replica": "a", "pid": str(os.getpid())}
     ((server, thread),) = opened
     assert server.server_address[0] == "127.0.0.1"
@@ -82,25 +87,37 @@ def test_every_counter_of_the_link_is_there_as_it_is_now(rig: Rig) -> None:
     assert rig.read()["headrace_engine_requests_running"] == 0
     rig.counters = BUSY
     read = rig.read()
-    assert {field: read[f"headrace_engine_{field}"] for field in EngineCounters.__struct_fields__} == {
-        field: getattr(BUSY, field) for field in EngineCounters.__struct_fields__
+    fields = EngineCounters.__struct_fields__
+    assert {field: read[f"headrace_engine_{NAMES.get(field, field)}"] for field in fields} == {
+        field: getattr(BUSY, field) for field in fields
     }
+    assert read["headrace_engine_kv_cache_usage_ratio"] == BUSY.blocks_in_use / BUSY.blocks_total
 
 
 def test_what_only_grows_is_a_counter_and_the_rest_are_gauges(rig: Rig) -> None:
     kinds = {family.name: family.type for family in rig.families()}
-    totals = {f"{kind}_tokens" for kind in ("prefix_queries", "prefix_hits")}
-    totals |= {"preemptions", "kv_empty_slots", "kv_owned_slots"}
-    counters = {*totals, "generation_tokens", "integrity_errors"}
-    assert {name for name, kind in kinds.items() if kind == "counter"} == {
-        f"headrace_engine_{name}" for name in counters
+    assert {name.removeprefix("headrace_engine_") for name, kind in kinds.items() if kind == "gauge"} == {
+        *("requests_running", "requests_waiting", "queued_tokens", "kv_waste_ratio", "kv_cache_usage_ratio"),
+        *("blocks", "blocks_in_use", "blocks_evictable"),
     }
-    assert {kind for name, kind in kinds.items() if kind != "counter"} == {"gauge", "histogram"}
+    assert {name for name, kind in kinds.items() if kind not in ("gauge", "counter")} == {
+        "headrace_engine_step_seconds"
+    }
+
+
+def test_no_label_but_the_few_reasons_of_a_miss(rig: Rig) -> None:
+    labels = {
+        (sample.name.removeprefix("headrace_engine_"), *sample.labels)
+        for family in rig.families()
+        for sample in family.samples
+        if sample.labels
+    }
+    assert labels == {("prefix_cache_miss_tokens_total", "reason"), ("step_seconds_bucket", "le")}
 
 
 def test_steps_and_their_tokens_are_counted(rig: Rig) -> None:
-    rig.metrics.observe_step([row("r", 0, 1, 2), row("s", 0, 3)], 0.03)
-    rig.metrics.observe_step([], 6.0)
+    rig.metrics.observe_step([row("r", 0, 1, 2), row("s", 0, 3)], 0.03, 0.02)
+    rig.metrics.observe_step([], 6.0, 5.5)
     read = rig.read()
     assert read["headrace_engine_generation_tokens_total"] == 3
     assert read["headrace_engine_step_seconds_count"] == 2
@@ -108,13 +125,15 @@ def test_steps_and_their_tokens_are_counted(rig: Rig) -> None:
     assert read["headrace_engine_step_seconds_bucket[0.025]"] == 0
     assert read["headrace_engine_step_seconds_bucket[0.05]"] == 1
     assert read["headrace_engine_step_seconds_bucket[5.0]"] == 1
+    assert read["headrace_engine_executor_seconds_total"] == pytest.approx(5.52)
 
 
-def test_a_broken_invariant_is_counted(rig: Rig) -> None:
+def test_broken_invariants_are_counted_from_zero(rig: Rig) -> None:
+    assert rig.read()["headrace_engine_integrity_errors_total"] == 0
     rig.metrics.integrity_errors.inc()
     assert rig.read()["headrace_engine_integrity_errors_total"] == 1
 
 
 def test_two_replicas_of_one_process_have_their_own_numbers(rig: Rig) -> None:
-    EngineMetrics().integrity_errors.inc()
+    Rig().metrics.integrity_errors.inc()
     assert rig.read()["headrace_engine_integrity_errors_total"] == 0

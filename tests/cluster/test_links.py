@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster.link import LinkDown, SubmitReply
+from cluster.link import Abort, LinkDown, SubmitReply
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
 from tests.cluster.fake_replica import LinkRig as Rig
@@ -98,7 +98,7 @@ async def test_a_submit_of_unknown_fate_is_followed_by_an_abort(linked: Rig) -> 
     with pytest.raises(LinkDown):
         await linked.links.submit("a", request(), 3)
     await settle()
-    assert linked.replicas["a"].aborted == ["r"]
+    assert linked.replicas["a"].aborted == [Abort("r")]
     assert linked.links.candidates()[0].in_flight_tokens == 0
 
 
@@ -109,7 +109,7 @@ async def test_a_cancelled_submit_is_followed_by_an_abort(linked: Rig) -> None:
     task.cancel()
     await settle()
     assert task.cancelled()
-    assert linked.replicas["a"].aborted == ["r"]
+    assert linked.replicas["a"].aborted == [Abort("r")]
 
 
 async def test_what_was_routed_counts_until_the_replica_reports(linked: Rig) -> None:
@@ -129,7 +129,7 @@ async def test_an_abort_is_sent_once(linked: Rig) -> None:
     linked.links.abort(inbox)
     linked.links.abort(inbox)
     await settle()
-    assert linked.replicas["a"].aborted == ["r"]
+    assert linked.replicas["a"].aborted == [Abort("r")]
 
 
 async def test_a_finished_request_is_not_aborted(linked: Rig) -> None:
@@ -179,3 +179,55 @@ async def test_a_replica_that_is_listed_again_while_it_leaves_is_linked_again(li
     await linked.replicas["a"].attached_again.wait()
     await settle()
     assert linked.candidates() == {"a"}
+
+
+class TestSiblings:
+    @pytest.fixture
+    async def inbox(self, linked: Rig) -> TokenInbox:
+        inbox = await linked.links.submit("a", request(n=2), 3)
+        assert isinstance(inbox, TokenInbox)
+        return inbox
+
+    async def test_one_is_ended_alone_and_its_later_tokens_are_counted_as_discarded(
+        self, linked: Rig, inbox: TokenInbox
+    ) -> None:
+        linked.replicas["a"].say(row("r", 0, 5), row("r", 0, 6, sibling=1))
+        await settle()
+        linked.links.abort(inbox, 0)
+        linked.links.abort(inbox, 0)
+        linked.replicas["a"].say(row("r", 1, 7, 8), row("r", 1, 9, sibling=1))
+        linked.replicas["a"].say(row("r", 3, finish="abort"))
+        await settle()
+        assert linked.replicas["a"].aborted == [Abort("r", 0)]
+        assert linked.discarded == 3
+        assert [(await inbox.get()).token_ids for _ in range(2)] == [(6,), (9,)]
+
+    async def test_one_that_ended_by_itself_is_not_aborted(self, linked: Rig, inbox: TokenInbox) -> None:
+        linked.replicas["a"].say(row("r", 0, 5, sibling=1, finish="stop"))
+        await settle()
+        linked.links.abort(inbox, 1)
+        await settle()
+        assert linked.replicas["a"].aborted == []
+
+    async def test_the_rest_of_a_request_is_aborted_as_a_whole(self, linked: Rig, inbox: TokenInbox) -> None:
+        linked.replicas["a"].say(row("r", 0, 5, sibling=1, finish="stop"))
+        await settle()
+        linked.links.abort(inbox)
+        linked.links.abort(inbox)
+        await settle()
+        assert linked.replicas["a"].aborted == [Abort("r")]
+
+    @pytest.mark.parametrize("is_aborted", [False, True])
+    async def test_the_last_one_s_end_is_the_request_s(
+        self, linked: Rig, inbox: TokenInbox, is_aborted: bool
+    ) -> None:
+        linked.links.set_replicas(frozenset())  # its link stays while the request is there
+        linked.replicas["a"].say(row("r", 0, 5, finish="stop"))
+        await settle()
+        assert linked.links.states() != {}
+        if is_aborted:
+            linked.links.abort(inbox, 1)
+        else:
+            linked.replicas["a"].say(row("r", 0, 5, sibling=1, finish="stop"))
+        await settle()
+        assert linked.links.states() == {}

@@ -24,13 +24,16 @@ from cluster.preflight import (
 )
 from cluster.settings import ServeSettings
 from cluster.stages import StartError
-from engine.config import BLOCK_SIZE
-from engine.loading.source import ModelSource
+from engine.config import BLOCK_SIZE, EngineConfig
+from engine.loading.source import ModelSource, resolve_model
+from engine.memory_plan import activation_bytes
 from tests.builders_model import TINY, tiny_source
+from tests.data.families.families import FAMILIES, write_folder
 
 BLOCK_BYTES = 2 * 30 * 3 * BLOCK_SIZE * 64 * 4
 """A block of the tape's model in float32: K and V, 30 layers, 3 heads of 64."""
 MIB = 2**20
+ENGINE = EngineConfig(num_blocks=100, max_model_len=1000)
 
 
 def settings(**given: Any) -> ServeSettings:
@@ -106,6 +109,15 @@ class TestEngine:
     def test_a_smaller_dtype_makes_more_blocks(self) -> None:
         assert plan(kv_memory=600 * BLOCK_BYTES, dtype="bfloat16")[0].num_blocks == 1200
 
+    def test_a_smaller_kv_dtype_makes_more_blocks_of_the_same_weights(self) -> None:
+        config, dtype, _ = plan(kv_memory=600 * BLOCK_BYTES, kv_cache_dtype="bfloat16")
+        assert (config.num_blocks, dtype) == (1200, "float32")
+        config, dtype, _ = plan(kv_memory=600 * BLOCK_BYTES, dtype="bfloat16", kv_cache_dtype="float32")
+        assert (config.num_blocks, dtype) == (600, "bfloat16")
+
+    def test_reference_mode_is_float32(self) -> None:
+        assert plan(dtype="auto", deterministic=True)[1] == "float32"
+
     def test_a_context_that_just_fits_the_pool_is_left_alone(self) -> None:
         config, _, warning = plan(kv_memory=513 * BLOCK_BYTES)
         assert (config.max_model_len, warning) == (512 * BLOCK_SIZE, None)
@@ -130,7 +142,20 @@ class TestEngine:
     def test_one_beyond_the_trained_context_is_refused(self) -> None:
         with pytest.raises(StartError, match="9000 tokens are beyond the 8192") as caught:
             plan(max_model_len=9000)
-        assert caught.value.remedy == "give --max-model-len 8192 or less"
+        assert caught.value.remedy.startswith(
+            "give --max-model-len 8192 or less, or --allow-untrained-context"
+        )
+
+    def test_one_beyond_it_is_served_when_that_is_asked_for(self) -> None:
+        config, _, warning = plan(max_model_len=9000, allow_untrained_context=True)
+        assert (config.max_model_len, warning) == (9000, None)
+
+    def test_a_sliding_window_lowers_the_context_with_a_warning(self, tmp_path: Path) -> None:
+        source = resolve_model(str(write_folder(FAMILIES["mistral"], tmp_path / "mistral")))
+        config, _, warning = plan_engine(settings(), source)
+        assert config.max_model_len == 48
+        assert warning == "context lowered from 256 to 48 tokens, the model's sliding window"
+        assert plan_engine(settings(max_model_len=32), source)[2] is None
 
     def test_memory_for_no_block_is_refused_with_what_is_enough(self) -> None:
         with pytest.raises(StartError, match="hold 1 blocks") as caught:
@@ -148,24 +173,25 @@ class TestMemory:
         return memory
 
     def needed(self, source: ModelSource, replicas: int, kv_memory: int) -> int:
-        each = source.weights_bytes("float32") + kv_memory + REPLICA_OVERHEAD_BYTES
+        steps = activation_bytes(source.config, ENGINE, "float32", "float32")
+        each = source.weights_bytes("float32") + kv_memory + steps + REPLICA_OVERHEAD_BYTES
         return replicas * each + CLUSTER_OVERHEAD_BYTES
 
     def test_it_must_hold_every_replica_and_the_cluster(self, free: SimpleNamespace) -> None:
         source, asked = tiny_source(), settings(replicas=3, kv_memory=64 * MIB)
         free.available = self.needed(source, 3, 64 * MIB)
-        check_memory(asked, source, "float32")
+        check_memory(asked, source, ENGINE, "float32")
         free.available -= 1
         with pytest.raises(StartError, match=r"3 replica\(s\) need \d\.\d GiB of memory and") as caught:
-            check_memory(asked, source, "float32")
+            check_memory(asked, source, ENGINE, "float32")
         assert "--kv-memory or --replicas" in caught.value.remedy
 
     def test_a_tape_takes_no_kv(self, free: SimpleNamespace) -> None:
         free.available = REPLICA_OVERHEAD_BYTES + CLUSTER_OVERHEAD_BYTES
-        check_memory(settings(), open_model(settings()), "float32")
+        check_memory(settings(), open_model(settings()), ENGINE, "float32")
 
     def test_a_gpu_s_memory_is_not_this_machine_s(self, free: SimpleNamespace) -> None:
-        check_memory(settings(device="cuda"), tiny_source(), "float32")
+        check_memory(settings(device="cuda"), tiny_source(), ENGINE, "float32")
 
 
 class TestStateDirectory:

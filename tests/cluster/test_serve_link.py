@@ -11,11 +11,13 @@ from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError, RequestCancelledError
 
 from cluster.link import (
+    Abort,
     LinkDown,
     LinkMessage,
     Report,
     StepMessage,
     SubmitReply,
+    decode_aborts,
     decode_request,
     encode,
 )
@@ -102,9 +104,10 @@ async def test_a_submit_is_pinned_and_its_reply_decoded() -> None:
 
 async def test_aborts_and_reports_are_pinned_too() -> None:
     calls, handle = link(b"")
-    await calls.abort(("r1", "r2"))
+    aborts = (Abort("r1"), Abort("r2", 3))
+    await calls.abort(aborts)
     await calls.report(Report({"acme": 5}, {}))
-    assert handle.calls[0] == ("abort", (["r1", "r2"],), {"replica": "a"})
+    assert decode_aborts(handle.calls[0][1][0]) == aborts
     assert [(method, kwargs) for method, _, kwargs in handle.calls] == [
         ("abort", {"replica": "a"}),
         ("report", {"replica": "a"}),
@@ -117,7 +120,7 @@ async def test_whatever_ray_says_of_a_lost_replica_is_link_down(error: Exception
     with pytest.raises(LinkDown, match=name):
         await link(error)[0].submit(request())
     with pytest.raises(LinkDown, match=name):
-        await link(error)[0].abort(("r",))
+        await link(error)[0].abort((Abort("r"),))
     with pytest.raises(LinkDown, match=name):
         await read(link([encode(hello("a")), error])[0].attach())
 

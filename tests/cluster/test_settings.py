@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from cluster.serve_command import serve
-from cluster.settings import ServeSettings, root_secret
+from cluster.settings import FAULTS_ALLOWED, TEST_FIELDS, ServeSettings, root_secret
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_every_option_is_read_from_the_environment(monkeypatch: pytest.MonkeyPat
 def test_every_field_has_a_flag_and_a_help_text() -> None:
     text = CliRunner().invoke(serve, ["--help"]).output
     for name, field in ServeSettings.model_fields.items():
-        assert f"--{name.replace('_', '-')}" in text
+        assert (f"--{name.replace('_', '-')}" in text) != (name in TEST_FIELDS)
         assert field.description
 
 
@@ -50,12 +50,23 @@ def test_every_field_has_a_flag_and_a_help_text() -> None:
         (["--kv-memory", "1"], "--kv-memory"),
         (["--max-num-seqs", "64", "--max-num-batched-tokens", "32"], "max_num_batched_tokens"),
         (["--log-level", "loud"], "--log-level"),
+        (["--kv-cache-dtype", "float16"], "--kv-cache-dtype"),
+        (["--deterministic", "--dtype", "bfloat16"], "--dtype float32 or auto"),
+        (["--deterministic", "--dtype", "bfloat16"], "--deterministic"),
+        (["--fault", "raise@3"], f"--fault: is for tests only: it needs {FAULTS_ALLOWED}=1"),
     ],
 )
 def test_a_bad_flag_is_named_and_ends_with_2(arguments: list[str], named: str) -> None:
     result = CliRunner().invoke(serve, arguments)
     assert result.exit_code == 2
     assert named in result.output
+
+
+def test_a_fault_is_taken_where_they_are_allowed_and_must_be_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FAULTS_ALLOWED, "1")
+    assert ServeSettings(fault="raise@3+,nan@2:0").fault == "raise@3+,nan@2:0"
+    with pytest.raises(ValidationError, match="not 'explode@3'"):
+        ServeSettings(fault="raise@1,explode@3")
 
 
 def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ class TestHostile:
             b'{"model":"tape","prompt":"x","metadata":' + b"[" * 1000 + b"]" * 1000 + b"}",
             b'{"model":"tape","prompt":"x","n":true}',
             b'{"model":"tape","prompt":"x","stream":"yes"}',
-            b'{"model":"tape","prompt":"x","frequency_penalty":1}',
+            b'{"model":"tape","prompt":"x","frequency_penalty":3}',
             b'{"model":"tape","prompt":"x","nonsense":1}',
         ],
     )
