@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints-cpu.txt
 ARGS ?=
 
-.PHONY: setup serve test check soak clean
+.PHONY: setup serve test check check-rules soak clean
 
 DONE := $(VENV)/.done-$(notdir $(CONSTRAINTS))
 
@@ -29,6 +29,11 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check-rules: setup
+	.ci/get-promtool $(BIN)
+	$(BIN)/promtool check config deploy/prometheus/prometheus.yml
+	$(BIN)/promtool test rules deploy/prometheus/tests/*_test.yml
 
 soak: setup
 	$(BIN)/python -m pytest -m soak $(ARGS)

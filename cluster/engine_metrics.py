@@ -1,6 +1,7 @@
 """A replica's own metrics, `headrace_engine_*`, on a loopback port of its own.
 
-Request latencies are not here: they are observed once, in the gateway.
+Request latencies are not here: they are observed once, in the gateway. No label but the prefix
+cache's few reasons: Prometheus adds which replica it was from the targets' labels.
 """
 
 from __future__ import annotations
@@ -15,67 +16,110 @@ from cluster.run_dir import RunDir
 from engine.counters import EngineCounters
 from engine.request import RequestOutput
 
-_STEP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_STEP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 _GAUGES = {
-    "requests_running": "Requests in the running batch",
-    "requests_waiting": "Requests accepted and not running",
-    "queued_tokens": "Prompt tokens accepted and not yet computed",
-    "blocks_total": "KV blocks in the pool",
-    "blocks_in_use": "KV blocks owned by requests",
-    "blocks_evictable": "KV blocks that hold cached prefixes of nobody's",
-    "kv_waste_ratio": "Slots without a token / slots of blocks owned by running requests",
+    "requests_running": ("requests_running", "Requests in the running batch"),
+    "requests_waiting": ("requests_waiting", "Requests accepted and not running"),
+    "queued_tokens": ("queued_tokens", "Prompt tokens accepted and not yet computed"),
+    "blocks_total": ("blocks", "KV blocks in the pool"),
+    "blocks_in_use": ("blocks_in_use", "KV blocks owned by requests"),
+    "blocks_evictable": ("blocks_evictable", "KV blocks that hold cached prefixes of nobody's"),
+    "kv_waste_ratio": ("kv_waste_ratio", "Slots without a token / slots of blocks owned by running requests"),
 }
+"""Field of the counters → name and help text."""
 _COUNTERS = {
-    "preemptions_total": "Preemptions of running requests",
-    "prefix_queries_tokens_total": "Prompt tokens looked up in the prefix cache",
-    "prefix_hits_tokens_total": "Prompt tokens served from the prefix cache",
-    "kv_empty_slots_total": "Slots without a token, summed over steps",
-    "kv_owned_slots_total": "Slots of blocks owned by requests, summed over steps",
+    "preemptions_total": ("preemptions", "Preemptions of running requests"),
+    "computed_tokens_total": ("computed_tokens", "Prompt and output tokens computed, recomputed ones too"),
+    "recomputed_tokens_total": ("recomputed_tokens", "Tokens computed again after a preemption"),
+    "evictions_total": ("evictions", "Cached blocks that were reused for something else"),
+    "prefix_queries_tokens_total": (
+        "prefix_cache_queries_tokens",
+        "Prompt tokens looked up in the prefix cache",
+    ),
+    "prefix_hits_tokens_total": ("prefix_cache_hits_tokens", "Prompt tokens served from the prefix cache"),
+    "prefix_attainable_hits_tokens_total": (
+        "prefix_cache_attainable_hits_tokens",
+        "Prompt tokens that a cache without a limit would have served",
+    ),
+    "kv_empty_slots_total": ("kv_empty_slots", "Slots without a token, summed over steps"),
+    "kv_owned_slots_total": ("kv_owned_slots", "Slots of blocks owned by requests, summed over steps"),
+    "failed_requests_total": (
+        "failed_requests",
+        "Answers that ended with an error, alone or with their step",
+    ),
+    "failed_steps_total": ("failed_steps", "Steps without a result"),
+}
+_MISS_REASONS = {
+    f"prefix_miss_{reason}_tokens_total": reason for reason in ("cold", "evicted", "diverged", "below_block")
 }
 
 
 class EngineMetrics:
-    """Owns the replica's registry. `observe_step` is called by the engine thread only."""
+    """Owns the replica's registry. `observe_step` is called by the engine thread only.
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+    `counters` gives the engine's figures as of the last step. A replica whose engine failed or stands
+    still is not seen here, for it ends its process: the gateways count the links that they lost.
+    """
+
+    def __init__(self, counters: Callable[[], EngineCounters]) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_CounterCollector(counters))
         self._step_seconds = Histogram(
             "headrace_engine_step_seconds",
             "Time of one engine step",
             buckets=_STEP_BUCKETS_S,
-            registry=self._registry,
+            registry=self.registry,
         )
-        self._tokens = Counter(
-            "headrace_engine_generation_tokens", "Tokens generated", registry=self._registry
-        )
-        self.integrity_errors = Counter(
-            "headrace_engine_integrity_errors",
-            "Broken invariants found while idle",
-            registry=self._registry,
-        )
+        self._executor_seconds = self._counter("executor_seconds", "Time of steps that the model took")
+        self._tokens = self._counter("generation_tokens", "Tokens generated")
+        self.integrity_errors = self._counter("integrity_errors", "Broken invariants found while idle")
 
-    def observe_step(self, outputs: list[RequestOutput], seconds: float) -> None:
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"headrace_engine_{name}", text, registry=self.registry)
+
+    def observe_step(self, outputs: list[RequestOutput], seconds: float, executor_seconds: float) -> None:
+        """The share of `seconds` that is not `executor_seconds` is the engine's own overhead."""
         self._step_seconds.observe(seconds)
+        self._executor_seconds.inc(executor_seconds)
         self._tokens.inc(sum(len(output.token_ids) for output in outputs))
 
-    def serve(self, replica_id: str, run_dir: RunDir, counters: Callable[[], EngineCounters]) -> None:
+    def serve(self, replica_id: str, run_dir: RunDir) -> None:
         """Opens the port and puts it into the run directory's targets."""
-        self._registry.register(_CounterCollector(counters))
-        server, _ = start_http_server(0, addr="127.0.0.1", registry=self._registry)
+        server, _ = start_http_server(0, addr="127.0.0.1", registry=self.registry)
         address = f"127.0.0.1:{server.server_address[1]}"
         run_dir.add_target(address, {"process": "replica", "replica": replica_id})
 
 
 class _CounterCollector(Collector):
-    """The engine's counters as of the last step."""
+    """What the engine counts itself."""
 
     def __init__(self, counters: Callable[[], EngineCounters]) -> None:
         self._counters = counters
 
     def collect(self) -> Iterable[Metric]:
         counters = self._counters()
-        for field, help_text in _GAUGES.items():
-            yield GaugeMetricFamily(f"headrace_engine_{field}", help_text, value=getattr(counters, field))
-        for field, help_text in _COUNTERS.items():
-            yield CounterMetricFamily(f"headrace_engine_{field}", help_text, value=getattr(counters, field))
+        for field, (name, text) in _GAUGES.items():
+            yield GaugeMetricFamily(f"headrace_engine_{name}", text, value=getattr(counters, field))
+        yield GaugeMetricFamily(
+            "headrace_engine_kv_cache_usage_ratio",
+            "KV blocks owned by requests / blocks in the pool",
+            value=counters.kv_cache_usage_ratio,
+        )
+        for field, (name, text) in _COUNTERS.items():
+            yield CounterMetricFamily(f"headrace_engine_{name}", text, value=getattr(counters, field))
+        yield self._misses(counters)
+
+    def _misses(self, counters: EngineCounters) -> Metric:
+        misses = CounterMetricFamily(
+            "headrace_engine_prefix_cache_miss_tokens",
+            "Prompt tokens looked up and not found in the prefix cache, by reason",
+            labels=["reason"],
+        )
+        for field, reason in _MISS_REASONS.items():
+            misses.add_metric([reason], getattr(counters, field))
+        return misses
+
+    def describe(self) -> Iterable[Metric]:
+        """Told apart from `collect`, so that registering asks for no counters yet."""
+        return ()

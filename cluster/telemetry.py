@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cluster.generation import Usage
@@ -45,11 +45,17 @@ class Telemetry:
             "e2e_request_latency", "Request received to last text of a complete answer", "tenant"
         )
         self._queue_time = self._histogram("request_queue_time", "Arrival at the engine to first scheduled")
+        self._prefill_time = self._histogram("request_prefill_time", "First scheduled to first token")
+        self._decode_time = self._histogram("request_decode_time", "First token to the end, of more than one")
+        self._preempted_time = self._histogram(
+            "request_preempted_time", "Part of prefill and decode that was lost to preemption; mostly 0"
+        )
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests", "tenant")
         self._generation_tokens = self._counter("generation_tokens", "Output tokens of answers", "tenant")
         self._discarded_tokens = self._counter("discarded_tokens", "Tokens made and in nobody's answer")
         self._degraded_admissions = self._counter("degraded_admissions", "Admissions without Redis")
         self._stale_keys = self._counter("stale_keys", "Keys let in by what Redis said before it went away")
+        self._lost_links = self._counter("lost_links", "Links to replicas that broke or fell silent")
         self._requests = self._counter("requests", "HTTP requests by status and route", "code", "route")
 
     @property
@@ -71,10 +77,20 @@ class Telemetry:
     def observe_gap(self, seconds: float) -> None:
         self._inter_token_latency.observe(seconds)
 
-    def observe_complete(self, tenant_id: str, seconds: float, timing: Timing | None) -> None:
+    def observe_complete(self, tenant_id: str, seconds: float) -> None:
         self._e2e_latency.labels(self._tenant(tenant_id)).observe(seconds)
-        if timing is not None:
-            self._queue_time.observe(timing.queued_s)
+
+    def observe_timing(self, timing: Timing) -> None:
+        """Once for each answer that an engine has ended, aborted ones too: who gives up waiting has waited.
+
+        Parts that were not reached are left out.
+        """
+        self._queue_time.observe(timing.queued_s)
+        if timing.prefill_s > 0:
+            self._prefill_time.observe(timing.prefill_s)
+        if timing.decode_s > 0:
+            self._decode_time.observe(timing.decode_s)
+        self._preempted_time.observe(timing.preempted_s)
 
     def count_usage(self, tenant_id: str, usage: Usage) -> None:
         """Once for each started request, complete or not."""
@@ -90,6 +106,10 @@ class Telemetry:
 
     def count_stale_key(self) -> None:
         self._stale_keys.inc()
+
+    def count_lost_link(self) -> None:
+        """A replica is gone, or unheard, that was not asked to leave."""
+        self._lost_links.inc()
 
     def count_request(self, status: int, route: str | None) -> None:
         """`route` is the route's template; None for a path that is none of ours."""
@@ -113,49 +133,31 @@ class Telemetry:
         return Counter(f"headrace_{name}_total", text, labels, registry=self.registry)
 
 
-def _kv_cache_usage(counters: EngineCounters) -> float:
-    return counters.blocks_in_use / counters.blocks_total if counters.blocks_total else 0.0
-
-
-_GAUGES: tuple[tuple[str, str, Callable[[EngineCounters], float]], ...] = (
-    ("kv_cache_usage_ratio", "KV blocks owned by requests / blocks in the pool", _kv_cache_usage),
-    ("kv_waste_ratio", "Slots without a token / slots of running requests", lambda c: c.kv_waste_ratio),
-    ("requests_running", "Requests in the running batch", lambda c: c.requests_running),
-    ("requests_waiting", "Requests accepted and not running", lambda c: c.requests_waiting),
-)
-_COUNTERS: tuple[tuple[str, str, Callable[[EngineCounters], float]], ...] = (
-    ("preemptions", "Preemptions of running requests", lambda c: c.preemptions_total),
-    (
-        "prefix_cache_queries_tokens",
-        "Prompt tokens looked up in the prefix cache",
-        lambda c: c.prefix_queries_tokens_total,
-    ),
-    (
-        "prefix_cache_hits_tokens",
-        "Prompt tokens served from the prefix cache",
-        lambda c: c.prefix_hits_tokens_total,
-    ),
-)
+_GAUGES = {
+    "kv_cache_usage_ratio": "KV blocks owned by requests / blocks in the pool",
+    "kv_waste_ratio": "Slots without a token / slots of running requests",
+    "requests_running": "Requests in the running batch",
+    "requests_waiting": "Requests accepted and not running",
+}
 
 
 class _ReplicaCollector(Collector):
-    """The replicas' counters at the time of the scrape; a replica that is gone has no series."""
+    """The replicas' gauges at the time of the scrape; a replica that is gone has no series.
+
+    Every gateway tells the same replicas: take the maximum over gateways, not the sum. What only grows
+    is left to the replicas' own ports (`engine_metrics.py`), where nothing tells it twice.
+    """
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
     def collect(self) -> Iterable[Metric]:
         replicas = self._replicas()
-        for name, text, value_of in _GAUGES:
+        for name, text in _GAUGES.items():
             gauge = GaugeMetricFamily(f"headrace_{name}", text, labels=["replica"])
             for replica_id, counters in replicas.items():
-                gauge.add_metric([replica_id], value_of(counters))
+                gauge.add_metric([replica_id], getattr(counters, name))
             yield gauge
-        for name, text, value_of in _COUNTERS:
-            total = CounterMetricFamily(f"headrace_{name}", text, labels=["replica"])
-            for replica_id, counters in replicas.items():
-                total.add_metric([replica_id], value_of(counters))
-            yield total
 
     def describe(self) -> Iterable[Metric]:
         """Told apart from `collect`, so that registering asks for no replicas yet."""
