@@ -119,6 +119,7 @@ class ClusterGeneration:
         self._on_discarded = on_discarded
         self._num_running = len(texts)
         self._cached_tokens: int | None = None
+        self._diverged_at: int | None = None
         self.timing: Timing | None = None
 
     @property
@@ -128,7 +129,8 @@ class ClusterGeneration:
     @property
     def usage(self) -> Usage:
         num_tokens = sum(text.num_tokens for text in self._texts)
-        return Usage(len(self._request.prompt_token_ids), num_tokens, self._cached_tokens or 0)
+        num_prompt_tokens = len(self._request.prompt_token_ids)
+        return Usage(num_prompt_tokens, num_tokens, self._cached_tokens or 0, self._diverged_at)
 
     async def deltas(self) -> AsyncIterator[TextDelta]:
         while self._num_running:
@@ -142,7 +144,7 @@ class ClusterGeneration:
 
     def _delta(self, output: RequestOutput) -> TextDelta:
         if self._cached_tokens is None:
-            self._cached_tokens = output.num_cached_tokens
+            self._cached_tokens, self._diverged_at = output.num_cached_tokens, output.diverged_at
         if output.timing is not None:
             self.timing = output.timing
         if output.finish_reason in ("error", "abort"):

@@ -60,6 +60,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    diverged_at: int | None = None
+    """Where the prompt left what the tenant's other prompts share with it, in tokens; None if nowhere."""
 
 
 class Generation(Protocol):

@@ -23,6 +23,7 @@ BUCKETS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0),
 )
+BUCKETS_TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 Replicas = Callable[[], Mapping[str, EngineCounters]]
 
@@ -50,6 +51,14 @@ class Telemetry:
         self._preempted_time = self._histogram(
             "request_preempted_time", "Part of prefill and decode that was lost to preemption; mostly 0"
         )
+        self._prefix_diverged_at = Histogram(
+            "headrace_prefix_diverged_at_tokens",
+            "Where a prompt left what the tenant's other prompts share with it",
+            ("tenant",),
+            buckets=BUCKETS_TOKENS,
+            registry=self.registry,
+        )
+        self._cached_tokens = self._counter("cached_prompt_tokens", "Of the prompt tokens, cached", "tenant")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests", "tenant")
         self._generation_tokens = self._counter("generation_tokens", "Output tokens of answers", "tenant")
         self._discarded_tokens = self._counter("discarded_tokens", "Tokens made and in nobody's answer")
@@ -96,6 +105,9 @@ class Telemetry:
         """Once for each started request, complete or not."""
         tenant = self._tenant(tenant_id)
         self._prompt_tokens.labels(tenant).inc(usage.prompt_tokens)
+        self._cached_tokens.labels(tenant).inc(usage.cached_tokens)
+        if usage.diverged_at is not None:
+            self._prefix_diverged_at.labels(tenant).observe(usage.diverged_at)
         self._generation_tokens.labels(tenant).inc(usage.completion_tokens)
 
     def count_discarded(self, num_tokens: int) -> None:

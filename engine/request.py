@@ -107,3 +107,5 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Prompt tokens served from the cache; told once, with the first token or the finish."""
     timing: Timing | None = None
     """With the finish only."""
+    diverged_at: int | None = None
+    """With `num_cached_tokens`: where the prompt left what its tenant's other prompts share with it."""

@@ -192,7 +192,10 @@ class RequestState:
         """Tells an end that came without a token, its own and of each sibling to come."""
         own = self._output((), finish_reason, now, error_code=error_code)
         others = range(self.sibling + 1, self.sibling + self.num_seats)
-        return [own, *(replace(own, sibling=sibling, num_cached_tokens=None) for sibling in others)]
+        return [
+            own,
+            *(replace(own, sibling=sibling, num_cached_tokens=None, diverged_at=None) for sibling in others),
+        ]
 
     def _output(
         self,
@@ -203,7 +206,7 @@ class RequestState:
         logprobs: tuple[TokenLogprobs, ...] | None = None,
         error_code: str | None = None,
     ) -> RequestOutput:
-        num_cached_tokens = None if self._has_told_cached_tokens else self.num_cached_tokens or 0
+        is_first = not self._has_told_cached_tokens
         self._has_told_cached_tokens = True
         return RequestOutput(
             request_id=self.request_id,
@@ -214,6 +217,7 @@ class RequestState:
             logprobs=logprobs,
             finish_reason=finish_reason,
             error_code=error_code,
-            num_cached_tokens=num_cached_tokens,
+            num_cached_tokens=self.num_cached_tokens or 0 if is_first else None,
             timing=None if finish_reason is None else self.timeline.finished(now),
+            diverged_at=self.prefix_lookup.diverged_at if is_first and self.prefix_lookup else None,
         )

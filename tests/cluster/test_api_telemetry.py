@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.generation import TextDelta
+from cluster.generation import TextDelta, Usage
 from cluster.link import LinkDown, LinkMessage
 from cluster.links import Links
 from cluster.telemetry import MAX_TENANT_LABELS, Telemetry
@@ -228,3 +228,13 @@ def ended(request_id: str, timing: Timing) -> RequestOutput:
 def test_a_pool_without_blocks_is_not_in_use() -> None:
     registry = Telemetry(lambda: {"r1": EngineCounters(0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0)}).registry
     assert value(registry, "kv_cache_usage_ratio", replica="r1") == 0
+
+
+def test_where_prompts_diverge_is_told_by_tenant_and_nothing_where_they_do_not() -> None:
+    telemetry = Telemetry(dict)
+    telemetry.count_usage("acme", Usage(100, 5, 16, diverged_at=20))
+    telemetry.count_usage("acme", Usage(100, 5, 96))
+    registry = telemetry.registry
+    assert value(registry, "cached_prompt_tokens_total", tenant="acme") == 112
+    assert value(registry, "prefix_diverged_at_tokens_sum", tenant="acme") == 20
+    assert value(registry, "prefix_diverged_at_tokens_count", tenant="acme") == 1

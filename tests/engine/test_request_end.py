@@ -160,3 +160,12 @@ def test_history_is_prompt_and_output_where_penalties_read_it() -> None:
         (1, 2, 3, 9),
         (1, 2, 3, 9, 9),
     ]
+
+
+def test_where_a_prompt_left_the_known_way_is_told_once() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", (*range(10), 90, 91, 92), max_tokens=1)
+    step(scheduler)
+    add(scheduler, "b", (*range(10), 80, 81, 82), max_tokens=2)
+    outputs = [one_output(scheduler), one_output(scheduler)]
+    assert [(output.num_cached_tokens, output.diverged_at) for output in outputs] == [(8, 10), (None, None)]
