@@ -43,7 +43,8 @@ def test_a_broken_engine_ends_its_requests_with_an_error_and_is_replaced(faulty_
             assert time.monotonic() < deadline, "no replica took its place"
             time.sleep(0.2)
         assert serving_replica(client) != replica
-    log = "".join(path.read_text(errors="replace") for path in faulty_cluster.state_dir.rglob("*.log"))
+    logs = (faulty_cluster.state_dir / "run").resolve().rglob("replica_*.log")
+    log = "".join(path.read_text(errors="replace") for path in logs)
     assert "the executor hangs" in log or "the last 3 steps failed" in log
 
 
