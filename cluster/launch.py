@@ -86,7 +86,7 @@ class Launcher:
             check_device(settings.device, settings.replicas)
             source = open_model(settings)
             engine, dtype, warning = plan_engine(settings, source)
-            check_memory(settings, source, dtype)
+            check_memory(settings, source, engine, dtype)
             self._run_dir = self._claim_run_dir()
             root_secret(settings.state_dir)
             detail(f"{source.served_name}, {dtype}, context {engine.max_model_len}")

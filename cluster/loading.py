@@ -12,6 +12,7 @@ from cluster.start_reports import StageReport, StartReports
 from engine.block_hash import model_root
 from engine.build import build_executor
 from engine.core import EngineCore
+from engine.faults import FaultyExecutor, parse_faults
 from engine.loading.source import ModelError, resolve_model
 from engine.policy import FirstComeFirstServed
 from engine.scheduler import Scheduler
@@ -43,9 +44,13 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEn
         spec.engine,
         dtype=spec.dtype,
         device=spec.settings.device,
+        kv_dtype=spec.kv_dtype,
+        deterministic=spec.settings.deterministic,
         num_threads=spec.threads_per_replica,
         stage=lambda name: reports.stage(replica_id, name, time.monotonic),
     )
+    if spec.settings.fault is not None:
+        executor = FaultyExecutor(executor, parse_faults(spec.settings.fault))
     scheduler = Scheduler(spec.engine, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
     core = EngineCore(scheduler, executor, time.monotonic)
     hello = Hello(
@@ -53,7 +58,7 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEn
         incarnation=secrets.randbits(32),
         model_id=source.config.model_id,
         revision=source.config.revision,
-        hash_root=model_root(source.config, kv_dtype=spec.dtype),
+        hash_root=model_root(source.config, kv_dtype=spec.kv_dtype),
         block_size=spec.engine.block_size,
         max_model_len=spec.engine.max_model_len,
         max_num_seqs=spec.engine.max_num_seqs,

@@ -14,9 +14,10 @@ import psutil
 from cluster.settings import ServeSettings
 from cluster.stages import StartError
 from engine.config import BLOCK_SIZE, EngineConfig
-from engine.dtype import resolve_dtype
+from engine.dtype import resolve_dtype, resolve_kv_dtype
 from engine.kv_memory import kv_bytes_per_block, num_blocks_for
 from engine.loading.source import ModelError, ModelSource, check_max_model_len, resolve_model
+from engine.memory_plan import activation_bytes
 
 REPLICA_OVERHEAD_BYTES = 400 * 2**20
 """What a replica's process takes beside weights and KV: Python, Ray, torch (measured 330 MiB)."""
@@ -57,16 +58,21 @@ def open_model(settings: ServeSettings) -> ModelSource:
 
 
 def plan_engine(settings: ServeSettings, source: ModelSource) -> tuple[EngineConfig, str, str | None]:
-    """The engine's sizes, the dtype, and a warning if the context had to be lowered to the pool."""
-    dtype = resolve_dtype(settings.dtype, settings.device)
-    block_bytes = kv_bytes_per_block(source.config, dtype)
+    """The engine's sizes, the dtype, and a warning if the context had to be lowered."""
+    dtype = resolve_dtype(settings.dtype, settings.device, deterministic=settings.deterministic)
+    block_bytes = kv_bytes_per_block(source.config, resolve_kv_dtype(settings.kv_cache_dtype, dtype))
     try:
         num_blocks = num_blocks_for(settings.kv_memory, block_bytes)
-        context = check_max_model_len(source.config, settings.max_model_len)
+        context = check_max_model_len(
+            source.config, settings.max_model_len, allow_untrained=settings.allow_untrained_context
+        )
     except ModelError as error:
         raise StartError(error.message, error.remedy) from None
     capacity = (num_blocks - 1) * BLOCK_SIZE
     warning = None
+    if settings.max_model_len is None and context < source.config.max_model_len:
+        trained = source.config.max_model_len
+        warning = f"context lowered from {trained} to {context} tokens, the model's sliding window"
     if context > capacity:
         if settings.max_model_len is not None:
             enough = (-(-context // BLOCK_SIZE) + 1) * block_bytes
@@ -86,16 +92,23 @@ def plan_engine(settings: ServeSettings, source: ModelSource) -> tuple[EngineCon
 
 
 def check_memory(
-    settings: ServeSettings, source: ModelSource, dtype: str, *, beside_bytes: int = CLUSTER_OVERHEAD_BYTES
+    settings: ServeSettings,
+    source: ModelSource,
+    engine: EngineConfig,
+    dtype: str,
+    *,
+    beside_bytes: int = CLUSTER_OVERHEAD_BYTES,
 ) -> None:
     """Raises `StartError` if this machine's free memory cannot hold the replicas, and `beside_bytes`.
 
-    A tape holds no KV.
+    A tape holds no KV and computes nothing.
     """
     if settings.device != "cpu":
         return
-    kv_bytes = settings.kv_memory if source.tape is None else 0
-    each = source.weights_bytes(dtype) + kv_bytes + REPLICA_OVERHEAD_BYTES
+    each = source.weights_bytes(dtype) + REPLICA_OVERHEAD_BYTES
+    if source.tape is None:
+        kv_dtype = resolve_kv_dtype(settings.kv_cache_dtype, dtype)
+        each += settings.kv_memory + activation_bytes(source.config, engine, dtype, kv_dtype)
     needed = settings.replicas * each + beside_bytes
     free = psutil.virtual_memory().available
     if needed > free:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from cluster.settings import ServeSettings
+from cluster.settings import TEST_FIELDS, ServeSettings
 from cluster.supervisor import supervise
 
 SETTINGS_VARIABLE = "HEADRACE_LAUNCH_SETTINGS"
@@ -20,9 +20,16 @@ SETTINGS_VARIABLE = "HEADRACE_LAUNCH_SETTINGS"
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """One `--flag` for each field of `ServeSettings`; types and defaults stay with the model."""
     for name, field in reversed(ServeSettings.model_fields.items()):
-        default = "" if field.default is None else f"  [default: {field.default}]"
         flag = f"--{name.replace('_', '-')}"
-        command = click.option(flag, name, help=f"{field.description}{default}")(command)
+        if field.annotation is bool:
+            switch = click.option(
+                flag, name, is_flag=True, flag_value="true", default=None, help=field.description
+            )
+            command = switch(command)
+            continue
+        default = "" if field.default is None else f"  [default: {field.default}]"
+        text = f"{field.description}{default}"
+        command = click.option(flag, name, help=text, hidden=name in TEST_FIELDS)(command)
     return command
 
 

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from msgspec import DecodeError
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from cluster.link import (
@@ -22,15 +20,17 @@ from cluster.link import (
     decode_reply,
     encode,
 )
-from cluster.replica_registry import ReplicaGone
 from engine.request import Request
 
-_GONE = (RayError, RayServeException, ReplicaGone)
 _NOT_OURS = "the replica sent what is no message of this version"
 
 
 class ServeLink:
-    """One gateway's calls to one replica."""
+    """One gateway's calls to one replica.
+
+    Serve raises what the replica raised as it was, so any exception is a replica that failed: a broken
+    engine that is about to end its process says so here first.
+    """
 
     def __init__(self, handle: DeploymentHandle, gateway_id: str, replica_id: str) -> None:
         self._handle = handle
@@ -55,10 +55,10 @@ class ServeLink:
         try:
             async for data in stream:
                 yield decode_message(data)
-        except _GONE as error:
-            raise LinkDown(_reason(error)) from None
         except DecodeError:
             raise LinkDown(_NOT_OURS) from None
+        except Exception as error:
+            raise LinkDown(_reason(error)) from None
         finally:
             stream.cancel()
 
@@ -70,7 +70,7 @@ class ServeLink:
         except TimeoutError:
             response.cancel()
             raise LinkDown(f"{method} got no answer within {CALL_TIMEOUT_S} s") from None
-        except _GONE as error:
+        except Exception as error:
             raise LinkDown(_reason(error)) from None
         assert isinstance(result, bytes)
         return result

@@ -14,7 +14,13 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from engine.faults import parse_faults
+
 Dtype = Literal["auto", "float32", "bfloat16"]
+TEST_FIELDS = frozenset({"fault"})
+"""Left out of the help text."""
+FAULTS_ALLOWED = "HEADRACE_ALLOW_FAULTS"
+"""Environment variable without which `--fault` is refused: it has no place in service."""
 Device = Literal["cpu", "cuda"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -37,14 +43,25 @@ class ServeSettings(BaseSettings):
     redis_url: str | None = Field(None, description="existing Redis ≥ 6.2; default: one is started")
     state_dir: Path = Field(Path(".headrace"), description="keys, secret, Redis data")
     device: Device = Field("cpu", description="where the engine computes; cuda is untested without a GPU")
-    dtype: Dtype = Field("auto", description="weights and KV; auto: bfloat16 where the CPU is good at it")
+    dtype: Dtype = Field("auto", description="of the weights; auto: bfloat16 where the CPU is good at it")
+    kv_cache_dtype: Dtype = Field("auto", description="of the KV cache; auto: that of the weights")
+    deterministic: bool = Field(
+        False, description="reference mode: the same bits whatever the batch; float32, one thread, slow"
+    )
     kv_memory: int = Field(2**30, ge=2**20, description="KV memory a replica, bytes or 512M, 1G")
     max_model_len: int | None = Field(
         None, ge=2, description="longest prompt + output, tokens; default: the model's, lowered to the pool"
     )
+    allow_untrained_context: bool = Field(
+        False, description="let --max-model-len exceed what the model was trained for: answers get worse"
+    )
     max_num_seqs: int = Field(32, ge=1, le=1024, description="requests that run at once in a replica")
     max_num_batched_tokens: int = Field(256, ge=1, le=65536, description="token budget of one engine step")
+    watchdog_s: float = Field(
+        5.0, gt=0, le=3600, description="a replica with work that advances nothing for so long is replaced"
+    )
     log_level: LogLevel = Field("info", description="what goes to the log files")
+    fault: str | None = Field(None, description="steps that fail on purpose, for tests: raise@3,nan@5:0")
 
     @field_validator("kv_memory", mode="before")
     @classmethod
@@ -52,6 +69,23 @@ class ServeSettings(BaseSettings):
         if isinstance(value, str) and value and value[-1].lower() in _UNITS and value[:-1].isdigit():
             return int(value[:-1]) * _UNITS[value[-1].lower()]
         return value
+
+    @field_validator("fault")
+    @classmethod
+    def _fault_is_allowed(cls, value: str | None) -> str | None:
+        if value is not None:
+            if os.environ.get(FAULTS_ALLOWED) != "1":
+                raise ValueError(f"is for tests only: it needs {FAULTS_ALLOWED}=1 in the environment")
+            parse_faults(value)
+        return value
+
+    @model_validator(mode="after")
+    def _reference_mode_is_float32(self) -> ServeSettings:
+        if self.deterministic and self.dtype == "bfloat16":
+            raise ValueError(
+                "--deterministic computes in float32: give --dtype float32 or auto, not bfloat16"
+            )
+        return self
 
     @model_validator(mode="after")
     def _budget_holds_all_decodes(self) -> ServeSettings:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from cluster.run_dir import RunDir
 from cluster.settings import ServeSettings
 from engine.config import EngineConfig
+from engine.dtype import resolve_kv_dtype
 
 
 class ClusterSpec(BaseModel):
@@ -24,6 +25,11 @@ class ClusterSpec(BaseModel):
     """Random; tells this start from earlier ones."""
     run_path: Path
     threads_per_replica: int
+
+    @property
+    def kv_dtype(self) -> str:
+        """Of the KV cache, resolved."""
+        return resolve_kv_dtype(self.settings.kv_cache_dtype, self.dtype)
 
     @property
     def run_dir(self) -> RunDir:

@@ -24,6 +24,8 @@ def build_executor(
     *,
     dtype: str,
     device: str,
+    kv_dtype: str | None = None,
+    deterministic: bool = False,
     num_threads: int | None = None,
     stage: Stage = _untold,
 ) -> Executor:
@@ -35,11 +37,21 @@ def build_executor(
     with stage("weights") as detail:
         from engine.torch_executor import TorchExecutor
 
-        executor = TorchExecutor(source, device=device, dtype=dtype, num_threads=num_threads)
+        executor = TorchExecutor(
+            source,
+            device=device,
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            deterministic=deterministic,
+            num_threads=num_threads,
+            max_model_len=config.max_model_len,
+        )
         detail(f"{source.config.model_id}, {dtype}")
     with stage("KV pool") as detail:
         executor.allocate_kv(config.num_blocks, config.block_size)
         detail(f"{config.num_blocks} blocks of {config.block_size} tokens")
-    with stage("warm-up"):
-        executor.warm_up(config)
+    with stage("warm-up") as detail:
+        peak = executor.warm_up(config)
+        if peak is not None:
+            detail(f"peak {peak / 2**20:.0f} MiB beside weights and KV")
     return executor

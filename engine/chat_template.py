@@ -79,7 +79,7 @@ class ChatTemplate:
             if control_id is not None:
                 ids.append(control_id)
             elif piece:
-                ids += self._tokenizer.encode_piece(piece.replace(sentinel, ""))
+                ids += self._tokenizer.encode_piece(piece.replace(sentinel, ""), is_first=not ids)
         return tuple(ids)
 
     def _guarded(self, message: ChatMessage, sentinel: str) -> dict[str, str]:

@@ -12,16 +12,35 @@ RopeType = Literal["none", "linear", "llama3", "yarn"]
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding: `theta` is the base, `scaling` the way it is stretched."""
+    """Rotary position embedding: pair i at position p turns by p · theta^(-2i / head_dim) / divisors[i].
+
+    `scaling` and `factor` name the recipe that the divisors came from (`engine/loading/rope_recipe.py`).
+    """
 
     theta: float
     scaling: RopeType = "none"
     factor: float = 1.0
+    divisors: tuple[float, ...] = ()
+    """One for each of the head_dim / 2 pairs; empty without scaling."""
+    attention_factor: float = 1.0
+    """Cosine and sine are multiplied by it."""
+
+    @property
+    def identity(self) -> str:
+        """Every field, so that two are equal exactly when their configs are."""
+        recipe = f"{self.theta!r} {self.scaling} {self.factor!r}"
+        if not self.divisors and self.attention_factor == 1.0:
+            return recipe
+        return f"{recipe} {self.attention_factor!r} {' '.join(map(repr, self.divisors))}"
+
+    def __str__(self) -> str:
+        stretch = "" if self.scaling == "none" else f" × {self.factor:g}"
+        return f"RoPE base {self.theta:g}, scaling {self.scaling}{stretch}"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A Llama-family decoder, as its file states it. `max_model_len` is the trained context, in tokens."""
+    """A decoder of the Llama family, as its file states it."""
 
     model_id: str
     revision: str
@@ -37,9 +56,14 @@ class ModelConfig:
     rms_norm_eps: float
     rope: RopeConfig
     max_model_len: int
+    """The context in tokens that base and scaling were trained for."""
     tie_word_embeddings: bool
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    has_qkv_bias: bool = False
+    has_query_key_norm: bool = False
+    sliding_window: int | None = None
+    """How many tokens back some layer sees, itself included; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,24 @@ def num_blocks_for(kv_memory_bytes: int, block_bytes: int) -> int:
     return num_blocks
 
 
-def check_max_model_len(config: ModelConfig, asked: int | None) -> int:
-    """The context in tokens: what was asked, else what the model was trained for.
+def usable_context(config: ModelConfig) -> int:
+    """Tokens up to which our attention over everything is what the model was trained with."""
+    return min(config.max_model_len, config.sliding_window or config.max_model_len)
 
-    Raises ModelError when that is more than the model was trained for.
+
+def check_max_model_len(config: ModelConfig, asked: int | None, *, allow_untrained: bool = False) -> int:
+    """The context in tokens: what was asked, else what the model can be trusted with.
+
+    Raises ModelError, with the numbers, when more is asked and `allow_untrained` is not said.
     """
-    if asked is not None and asked > config.max_model_len:
-        raise ModelError(
-            f"{asked} tokens are beyond the {config.max_model_len} that {config.model_id} was trained for",
-            f"give --max-model-len {config.max_model_len} or less",
-        )
-    return config.max_model_len if asked is None else asked
+    usable = usable_context(config)
+    if asked is None or asked <= usable:
+        return usable if asked is None else asked
+    if allow_untrained:
+        return asked
+    window = "" if config.sliding_window is None else f", sliding window {config.sliding_window}"
+    raise ModelError(
+        f"{asked} tokens are beyond the {usable} that {config.model_id} was trained for "
+        f"({config.rope}, trained context {config.max_model_len}{window})",
+        f"give --max-model-len {usable} or less, or --allow-untrained-context to get worse answers beyond it",
+    )

@@ -1,141 +1,103 @@
 """From logits to tokens: the same draw for a row whatever else is in the batch.
 
-Order: temperature, top-k, top-p. Candidates stand by (logit descending, id ascending); the first
-whose cumulative probability reaches the row's uniform number is taken, in float64.
+Order: bias, penalties, mask, temperature, top-k, top-p, min-p; the draw equals
+`kernels/reference_sampling.py` token for token. Logprobs are of the logits as the model made them.
+A row's fault is that row's error and leaves its neighbours as they would be without it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from engine.philox import uniform
-from engine.request import SamplingParams
+from engine.candidates import draw_candidates
+from engine.logits_processing import process_logits
+from engine.logprobs import token_logprobs
+from engine.request import TokenLogprobs
+from engine.sampled_row import SampledRow
 
-GREEDY_BELOW = 1e-5
-"""Temperatures below this take the highest logit."""
+__all__ = ["NON_FINITE_LOGITS", "SAMPLER_ERROR", "Draw", "SampledRow", "sample"]
 
-_LIST_LENGTHS = (256, 8192)
-"""Candidates that are sorted first; a longer list, in the end the whole vocabulary, is sorted only for
-a row whose draw lies beyond. Sorting 49,152 logits takes some 40 times as long as finding 256."""
+log = logging.getLogger(__name__)
+
+NON_FINITE_LOGITS = "non_finite_logits"
+"""Error code: a NaN, a +inf or nothing but -inf, from the model or after bias, penalties and mask."""
+
+SAMPLER_ERROR = "sampler_error"
+"""Error code: sampling the row raised."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledRow:
-    """How row i of the logits is drawn: its parameters and its place in the request's output."""
+class Draw(NamedTuple):
+    """What came of one row: a token, or an error code."""
 
-    params: SamplingParams
-    output_index: int
-    sibling: int
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.params.temperature < GREEDY_BELOW
+    token_id: int | None
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
 
 
 def sample(
-    logits: Tensor,  # [R, vocab] float32 or float64
+    logits: Tensor,  # [R, vocab] float32 or float64, left as it is
     rows: Sequence[SampledRow],
-) -> list[int]:
-    """One token id a row. Raises ValueError if a row's highest logit is not finite."""
-    best, best_ids = logits.max(dim=-1)  # of equal ones the lowest id
-    if not bool(best.isfinite().all()):
-        raise ValueError("the model made logits that are not finite")
-    token_ids: list[int] = best_ids.tolist()
-    drawn = [i for i, row in enumerate(rows) if not row.is_greedy]
-    if drawn:
-        picked = _draw(logits[drawn], best[drawn], [rows[i] for i in drawn])
-        for i, token_id in zip(drawn, picked, strict=True):
+) -> list[Draw]:
+    """One draw a row. Never raises: where a batch fails, each row is sampled alone, and only what still
+    fails is an error."""
+    try:
+        return _sample_together(logits, rows)
+    except Exception:
+        log.exception("sampling failed in a batch of %d", len(rows))
+    if len(rows) == 1:
+        return [Draw(None, error=SAMPLER_ERROR)]
+    return [draw for i, row in enumerate(rows) for draw in sample(logits[i : i + 1], [row])]
+
+
+def _sample_together(logits: Tensor, rows: Sequence[SampledRow]) -> list[Draw]:
+    token_ids: dict[int, int | None] = {}
+    for is_processed in (False, True):
+        places = [i for i, row in enumerate(rows) if row.is_processed is is_processed]
+        if places:
+            group, values = [rows[i] for i in places], _rows_of(logits, places)
+            drawn = _draw(process_logits(values, group) if is_processed else values, group)
+            token_ids.update(zip(places, drawn, strict=True))
+    logprobs = _logprobs(logits, rows, token_ids)
+    return [
+        Draw(None, error=NON_FINITE_LOGITS) if token_id is None else Draw(token_id, logprobs.get(i))
+        for i, token_id in sorted(token_ids.items())
+    ]
+
+
+def _draw(logits: Tensor, rows: Sequence[SampledRow]) -> list[int | None]:
+    """A token id a row; None where the logits are not finite."""
+    best, best_ids = logits.max(dim=-1)  # of equal ones the lowest id; NaN is above +inf
+    token_ids: list[int | None] = [
+        token_id if is_finite else None
+        for token_id, is_finite in zip(best_ids.tolist(), best.isfinite().tolist(), strict=True)
+    ]
+    places = [i for i, row in enumerate(rows) if not row.is_greedy and token_ids[i] is not None]
+    if places:
+        drawn = draw_candidates(_rows_of(logits, places), best[places], [rows[i] for i in places])
+        for i, token_id in zip(places, drawn, strict=True):
             token_ids[i] = token_id
     return token_ids
 
 
-def _draw(
-    logits: Tensor,  # [R, vocab]
-    best: Tensor,  # [R]
-    rows: Sequence[SampledRow],
-) -> list[int]:
-    temperatures = torch.tensor(
-        [row.params.temperature for row in rows], dtype=torch.float64, device=logits.device
-    )
-    # exp((logit - best) / temperature): probabilities up to the row's total, never overflowing.
-    weights = ((logits.double() - best.double()[:, None]) / temperatures[:, None]).exp_()
-    totals: list[float] = weights.sum(dim=-1).tolist()
-    token_ids = _draw_from_best(logits, weights, totals, rows, _LIST_LENGTHS[0])
-    return [
-        _draw_one(logits[i : i + 1], weights[i : i + 1], totals[i], row) if token_id is None else token_id
-        for i, (token_id, row) in enumerate(zip(token_ids, rows, strict=True))
+def _logprobs(
+    logits: Tensor, rows: Sequence[SampledRow], token_ids: dict[int, int | None]
+) -> dict[int, TokenLogprobs]:
+    """By row, where a token was taken and its logprobs are asked for."""
+    asked = [
+        (i, token_id, row.params.num_logprobs)
+        for i, row in enumerate(rows)
+        if row.params.num_logprobs is not None and (token_id := token_ids[i]) is not None
     ]
+    if not asked:
+        return {}
+    places, taken, counts = zip(*asked, strict=True)
+    return dict(zip(places, token_logprobs(_rows_of(logits, places), taken, counts), strict=True))
 
 
-def _draw_one(logits: Tensor, weights: Tensor, total: float, row: SampledRow) -> int:
-    for count in (*_LIST_LENGTHS[1:], logits.shape[-1]):
-        (token_id,) = _draw_from_best(logits, weights, [total], [row], count)
-        if token_id is not None:
-            return token_id
-    raise AssertionError("a complete list always holds the draw")
-
-
-def _draw_from_best(
-    logits: Tensor, weights: Tensor, totals: Sequence[float], rows: Sequence[SampledRow], count: int
-) -> list[int | None]:
-    """A row's token, or None if it is not among the best `count` candidates."""
-    vocab_size = logits.shape[-1]
-    ids, cumulative, num_exact = _sorted_candidates(logits, weights, min(count, vocab_size))
-    token_ids: list[int | None] = []
-    for i, row in enumerate(rows):
-        index = _pick(cumulative[i][: num_exact[i]], totals[i], num_exact[i] == vocab_size, row)
-        token_ids.append(None if index is None else ids[i][index])
-    return token_ids
-
-
-def _sorted_candidates(
-    logits: Tensor,  # [R, vocab]
-    weights: Tensor,  # [R, vocab] float64
-    count: int,
-) -> tuple[list[list[int]], list[list[float]], list[int]]:
-    """A row: the first `count` ids in order, their cumulative weights, and how many are sure.
-
-    Which of several equal logits `topk` returns at its edge is left open by torch: unless all are
-    listed, those equal to the lowest are not sure.
-    """
-    ids = logits.topk(count, dim=-1, sorted=False).indices.sort(dim=-1).values
-    values, order = logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
-    ids = ids.gather(-1, order)
-    if count == logits.shape[-1]:
-        num_exact = [count] * len(logits)
-    else:
-        num_exact = (values > values[:, -1:]).sum(dim=-1).tolist()
-    return ids.tolist(), weights.gather(-1, ids).cumsum(dim=-1).tolist(), num_exact
-
-
-def _pick(cumulative: Sequence[float], total: float, is_complete: bool, row: SampledRow) -> int | None:
-    """Index of the drawn candidate; None if the list is too short to tell.
-
-    `cumulative` are the running sums of the candidates' weights, `total` the sum over the vocabulary.
-    """
-    num_kept = len(cumulative)
-    top_k, top_p = row.params.top_k, row.params.top_p
-    if 0 < top_k <= num_kept:
-        num_kept, total, is_complete = top_k, cumulative[top_k - 1], True
-    elif top_k > 0 and not is_complete:
-        return None
-    if top_p < 1.0:
-        crossing = bisect_left(cumulative, top_p * total, 0, num_kept)
-        if crossing < num_kept:
-            num_kept, total, is_complete = crossing + 1, cumulative[crossing], True
-    drawn = bisect_left(cumulative, _uniform_of(row) * total, 0, num_kept)
-    if drawn < num_kept and (is_complete or top_p >= 1.0):
-        return drawn
-    if not is_complete:
-        return None
-    # Rounding left the sum below the drawn number: the last candidate that has any weight.
-    return bisect_left(cumulative, cumulative[num_kept - 1], 0, num_kept)
-
-
-def _uniform_of(row: SampledRow) -> float:
-    return uniform(row.params.seed, row.output_index, row.sibling)
+def _rows_of(logits: Tensor, places: Sequence[int]) -> Tensor:
+    """Those rows; without a copy where they are all there is."""
+    return logits if len(places) == len(logits) else logits[list(places)]

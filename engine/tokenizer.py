@@ -32,8 +32,8 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, with BOS in front if the model asks for it."""
 
-    def encode_piece(self, text: str) -> list[int]:
-        """Ids of plain text inside a prompt: never a BOS."""
+    def encode_piece(self, text: str, *, is_first: bool = False) -> list[int]:
+        """Ids of plain text inside a prompt, or at its beginning: never a BOS."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token, which may be part of a character; b"" for a control token."""
@@ -42,39 +42,28 @@ class Tokenizer(Protocol):
         """Text of the tokens; bytes that are no UTF-8 become U+FFFD."""
 
 
-def _byte_characters() -> dict[str, int]:
-    """The printable stand-ins that byte-level vocabularies write bytes with: character → byte.
-
-    Bytes that are printable in Latin-1 stand for themselves, the others take U+0100 and up, in order.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-BYTE_OF_CHARACTER = _byte_characters()
-
-
 class BpeTokenizer:
-    """A byte-level BPE vocabulary.
+    """A BPE vocabulary, byte-level or SentencePiece.
 
-    `plain` knows no control token; `tokens[id]` is a token's text as the vocabulary writes it.
-    `hidden_ids` are the control tokens whose text is not part of an answer.
+    `first` encodes text at the beginning of a prompt and `inner` text behind a control token; neither
+    knows a control token. A SentencePiece vocabulary may put a space in front, which `decode` keeps.
+    `token_bytes[id]` is what a token adds to an answer.
     """
 
     def __init__(
         self,
-        plain: RustTokenizer,
-        tokens: Sequence[str],
+        first: RustTokenizer,
+        inner: RustTokenizer,
+        token_bytes: Sequence[bytes],
         *,
         control_tokens: Mapping[str, int],
-        hidden_ids: frozenset[int],
         bos_token_id: int | None,
         eos_token_ids: tuple[int, ...],
         adds_bos: bool,
     ) -> None:
-        self._plain = plain
-        self._bytes = _bytes_of(tokens, frozenset(control_tokens.values()), hidden_ids)
+        self._first = first
+        self._inner = inner
+        self._bytes = token_bytes
         self.control_tokens = dict(control_tokens)
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
@@ -85,27 +74,17 @@ class BpeTokenizer:
         return len(self._bytes)
 
     def encode(self, text: str) -> list[int]:
-        return self._prefix + self.encode_piece(text)
+        return self._prefix + self.encode_piece(text, is_first=True)
 
-    def encode_piece(self, text: str) -> list[int]:
-        return list(self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+    def encode_piece(self, text: str, *, is_first: bool = False) -> list[int]:
+        plain = self._first if is_first else self._inner
+        return list(plain.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes[token_id]
 
     def decode(self, token_ids: Iterable[int]) -> str:
         return b"".join(self._bytes[token_id] for token_id in token_ids).decode("utf-8", "replace")
-
-
-def _bytes_of(tokens: Sequence[str], control_ids: frozenset[int], hidden_ids: frozenset[int]) -> list[bytes]:
-    return [
-        b""
-        if token_id in hidden_ids
-        else token.encode("utf-8", "surrogateescape")
-        if token_id in control_ids
-        else bytes(BYTE_OF_CHARACTER[character] for character in token)
-        for token_id, token in enumerate(tokens)
-    ]
 
 
 class ByteTokenizer:
@@ -119,7 +98,7 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_piece(self, text: str) -> list[int]:
+    def encode_piece(self, text: str, *, is_first: bool = False) -> list[int]:
         return self.encode(text)
 
     def token_bytes(self, token_id: int) -> bytes:

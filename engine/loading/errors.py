@@ -4,9 +4,17 @@ from __future__ import annotations
 
 
 class ModelError(Exception):
-    """A model that cannot be served: `message` says what is wrong, `remedy` what to do about it."""
+    """A model that cannot be served: `message` says what is wrong, `remedy` what to do about it.
+
+    Each is one printable line, whatever a file put into it.
+    """
 
     def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(f"{message}: {remedy}")
-        self.message = message
-        self.remedy = remedy
+        self.message = _printable_line(message)
+        self.remedy = _printable_line(remedy)
+        super().__init__(f"{self.message}: {self.remedy}")
+
+
+def _printable_line(text: str) -> str:
+    words = " ".join(text.split())
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in words)

@@ -43,8 +43,11 @@ _STRING, _ARRAY = 8, 9
 TENSOR_TYPES = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
     3: ("Q4_1", 32, 20),
     8: ("Q8_0", 32, 34),
+    12: ("Q4_K", 256, 144),
+    14: ("Q6_K", 256, 210),
     30: ("BF16", 1, 2),
 }
 """Type number → (name, weights in a block, bytes in a block)."""

@@ -40,6 +40,8 @@ class SafetensorsFile:
     @classmethod
     def open(cls, path: Path) -> SafetensorsFile:
         """Maps the file and checks every tensor's type and place."""
+        if not path.is_file():
+            raise ModelError(f"{path} is missing", _REMEDY)
         if path.stat().st_size < 8:
             raise ModelError(f"{path} is a truncated safetensors file", _REMEDY)
         data = np.memmap(path, mode="r", dtype=np.uint8)

@@ -10,6 +10,7 @@ import pytest
 from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError, RequestCancelledError
 
+from cluster.engine_host import EngineDead
 from cluster.link import (
     Abort,
     LinkDown,
@@ -32,6 +33,7 @@ BROKEN = [
     BackPressureError(num_queued_requests=1, max_queued_requests=1),
     RequestCancelledError(),
     ReplicaGone("a"),
+    EngineDead("the last 3 steps failed"),
 ]
 
 

