@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,23 +13,104 @@ from cluster.serve_command import explain
 from cluster.settings import ServeSettings
 from cluster.stages import StartError
 from engine.build import build_executor
+from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.loading.source import ModelError
+from engine.dtype import DTYPE_BYTES, resolve_kv_dtype
+from engine.executor import Executor
+from engine.loading.source import ModelError, ModelSource
 from engine.policy import FirstComeFirstServed
 from engine.scheduler import Scheduler
-from loadtest.bench_engine import EngineBench, TimedExecutor
+from loadtest.bench_engine import EngineBench
+from loadtest.limits import MachineLimits, ModelCost
+from loadtest.timed_executor import TimedExecutor
 
 
 class CannotBench(Exception):
     """One line that says why, and the remedy."""
 
 
-def build_bench(given: dict[str, Any], max_num_seqs: int) -> EngineBench:
-    """Loads the model and warms it up. Raises `CannotBench`."""
+@dataclass(frozen=True)
+class BenchParts:
+    """A loaded model and the sizes of the engines that are made around it, one after the other."""
+
+    source: ModelSource
+    config: EngineConfig
+    dtype: str
+    kv_dtype: str
+    executor: Executor
+    limits: MachineLimits | None = None
+    """None of a tape, and where they were not measured."""
+
+    def bench(self, *, enable_prefix_caching: bool = True) -> EngineBench:
+        """On an empty pool."""
+        config = replace(self.config, enable_prefix_caching=enable_prefix_caching)
+        timed = self._timed()
+        return EngineBench(
+            self.core(config, timed),
+            timed,
+            self.source.config,
+            self.source.tokenizer().token_bytes,
+            config.block_size,
+        )
+
+    def core(self, config: EngineConfig, executor: Executor) -> EngineCore:
+        scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=self.source.config.eos_token_ids)
+        return EngineCore(scheduler, executor, time.monotonic)
+
+    def _timed(self) -> TimedExecutor:
+        if (limits := self.limits) is None:
+            return TimedExecutor(self.executor, time.perf_counter)
+        cost = ModelCost(
+            self.source.config,
+            value_bytes=DTYPE_BYTES[self.dtype],
+            kv_value_bytes=DTYPE_BYTES[self.kv_dtype],
+        )
+        return TimedExecutor(self.executor, time.perf_counter, lambda plan: cost.of(plan).least_s(limits))
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """All that is decided before weights are read."""
+
+    source: ModelSource
+    config: EngineConfig
+    dtype: str
+    kv_dtype: str
+    device: str
+    deterministic: bool
+
+    def load(self, *, measures_limits: bool = False) -> BenchParts:
+        """Loads the model and warms it up. Raises `CannotBench`.
+
+        The machine is measured first: memory that it takes then is free again for the model.
+        """
+        limits = None
+        if measures_limits and self.source.tape is None:  # a tape asks nothing of the machine
+            from loadtest.machine_probe import probe_machine
+
+            limits = probe_machine(self.dtype, self.device)
+        try:
+            executor = build_executor(
+                self.source,
+                self.config,
+                dtype=self.dtype,
+                device=self.device,
+                kv_dtype=self.kv_dtype,
+                deterministic=self.deterministic,
+            )
+        except ModelError as error:
+            raise CannotBench(str(error)) from None
+        return BenchParts(self.source, self.config, self.dtype, self.kv_dtype, executor, limits)
+
+
+def plan_bench(given: dict[str, Any], *, max_num_seqs: int) -> BenchPlan:
+    """Finds the model and sizes the engine. Raises `CannotBench`."""
     try:
         settings = ServeSettings(
             model=given["model"],
             dtype=given["dtype"],
+            kv_cache_dtype=given["kv_cache_dtype"],
+            deterministic=given["deterministic"],
             device=given["device"],
             kv_memory=given["kv_memory"],
             max_num_seqs=max_num_seqs,
@@ -36,18 +118,10 @@ def build_bench(given: dict[str, Any], max_num_seqs: int) -> EngineBench:
         )
         source = open_model(settings)
         config, dtype, _ = plan_engine(settings, source)
-        check_memory(settings, source, dtype, beside_bytes=0)
+        check_memory(settings, source, config, dtype, beside_bytes=0)
     except StartError as error:
         raise CannotBench(f"{error.message}; {error.remedy}") from None
     except ValidationError as error:
         raise CannotBench("; ".join(explain(error))) from None
-    if given["prompt_tokens"] + given["output_tokens"] > config.max_model_len:
-        raise CannotBench(f"prompt and output exceed the context of {config.max_model_len} tokens")
-    try:
-        executor = build_executor(source, config, dtype=dtype, device=settings.device)
-    except ModelError as error:
-        raise CannotBench(str(error)) from None
-    timed = TimedExecutor(executor, time.perf_counter)
-    scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
-    core = EngineCore(scheduler, timed, time.monotonic)
-    return EngineBench(core, timed, source.config, source.tokenizer().token_bytes, config.block_size)
+    kv_dtype = resolve_kv_dtype(settings.kv_cache_dtype, dtype)
+    return BenchPlan(source, config, dtype, kv_dtype, settings.device, settings.deterministic)

@@ -13,7 +13,10 @@ from engine.policy import FirstComeFirstServed
 from engine.scheduler import Scheduler
 from engine.step import StepPlan
 from engine.tape import TapeExecutor, TapeSpec
-from loadtest.bench_engine import BenchLoad, EngineBench, EngineFailed, TimedExecutor
+from loadtest.bench_engine import BenchLoad, EngineBench
+from loadtest.bench_run import EngineFailed
+from loadtest.long_prompt import LongPromptLoad
+from loadtest.timed_executor import TimedExecutor
 from tests.builders import BLOCK_SIZE, FakeClock, make_config
 
 STEP_S = 0.02
@@ -36,14 +39,14 @@ class Tape(TapeExecutor):
 
 
 class Rig:
-    """`text_s`: what making the text of one token takes."""
+    """`text_s`: what making the text of one token takes; `least_s`: what a step must take at least."""
 
-    def __init__(self, *, text_s: float = 0.0, **sizes: Any) -> None:
+    def __init__(self, *, text_s: float = 0.0, least_s: float | None = None, **sizes: Any) -> None:
         self.clock = FakeClock()
         self.text_s = text_s
         config = make_config(**sizes)
         self.tape = Tape(config.num_blocks, self.clock)
-        timed = TimedExecutor(self.tape, self.clock)
+        timed = TimedExecutor(self.tape, self.clock, None if least_s is None else lambda plan: least_s)
         core = EngineCore(Scheduler(config, FirstComeFirstServed(), eos_token_ids=[258]), timed, self.clock)
         model = TapeModel(TapeSpec({})).config
         self.bench = EngineBench(core, timed, model, self._bytes, BLOCK_SIZE, self.clock)
@@ -55,6 +58,17 @@ class Rig:
     def run(self, **load: Any) -> dict[str, Any]:
         defaults = {"num_requests": 4, "concurrency": 2, "prompt_tokens": 8, "output_tokens": 3}
         return self.bench.run(BenchLoad(**{**defaults, **load}))
+
+    def run_beside(self, **load: Any) -> dict[str, Any]:
+        defaults = {
+            "long_prompt_tokens": 64,
+            "num_requests": 6,
+            "concurrency": 2,
+            "prompt_tokens": 2,
+            "output_tokens": 3,
+            "max_num_batched_tokens": 8,
+        }
+        return self.bench.run_beside_long_prompts(LongPromptLoad(**{**defaults, **load}))
 
     def prompts(self) -> list[tuple[int, ...]]:
         """Of all requests, as the model saw them first."""
@@ -85,6 +99,7 @@ def test_every_figure_of_a_small_load() -> None:
         "hit_rate": 0.0,
         "preemptions": 0,
         "limit_share": None,
+        "limit_share_reason": "a tape moves and computes nothing",
         "overhead_share": 0.0,
         "elapsed_s": 0.12,
     }
@@ -168,3 +183,73 @@ def test_an_engine_that_fails_is_no_measurement() -> None:
     rig.tape.fails_at = 2
     with pytest.raises(EngineFailed, match="a request ended with engine_error"):
         rig.run()
+
+
+def test_limit_share_is_the_least_that_steps_must_take_of_what_they_took() -> None:
+    """Six steps of 20 ms that must take 5 ms each; text does not count, it is made after the step."""
+    figures = Rig(least_s=0.005, text_s=0.001).run()
+    assert figures["limit_share"] == 0.25
+    assert "limit_share_reason" not in figures
+
+
+def test_limit_share_is_each_run_s_own() -> None:
+    rig = Rig(least_s=0.005)
+    assert [rig.run(seed=seed)["limit_share"] for seed in (1, 2)] == [0.25, 0.25]
+
+
+def test_a_step_that_fails_resets_the_executor_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, resets = Rig(), []
+    monkeypatch.setattr(rig.tape, "reset", lambda: resets.append(1))
+    rig.tape.fails_at = 1
+    with pytest.raises(EngineFailed):
+        rig.run()
+    assert resets == [1]
+
+
+BUDGET = {"max_num_batched_tokens": 8, "max_num_seqs": 3}
+
+
+def test_a_short_prompt_beside_a_long_one_has_its_first_token_within_two_steps() -> None:
+    figures = Rig(**BUDGET).run_beside()
+    assert figures["requests"] >= 6
+    assert 1 <= figures["short_ttft_steps_p50"] <= figures["short_ttft_steps_p99"]
+    assert figures["short_ttft_steps_p99"] <= figures["short_ttft_steps_max"] <= 2
+    assert figures["short_ttft_p99_ms"] == figures["ttft_p99_ms"] == 20 * figures["short_ttft_steps_p99"]
+
+
+def test_short_ones_go_on_to_come_until_a_long_prompt_was_computed_whole() -> None:
+    """64 tokens in steps of at most 8, and often of 4: what is left for it beside a short one."""
+    rig = Rig(**BUDGET)
+    figures = rig.run_beside(num_requests=1, seed=1)
+    assert 8 * 20 <= figures["long_ttft_ms"] <= 16 * 20
+    assert figures["requests"] > 1
+    computed = [r for plan in rig.tape.plans for r in plan.scheduled if r.request_id == "long-0"]
+    assert sum(row.num_scheduled_tokens for row in computed[:-1]) >= 63
+
+
+def test_a_long_prompt_is_there_beside_every_short_one() -> None:
+    rig = Rig(**BUDGET)
+    rig.run_beside(num_requests=40)
+    beside = [{row.request_id[:4] for row in plan.scheduled} for plan in rig.tape.plans]
+    assert all("long" in names for names in beside[:-3])  # the last short ones run out
+    longs = {row.request_id for plan in rig.tape.plans for row in plan.scheduled if row.request_id[0] == "l"}
+    assert len(longs) > 1
+
+
+def test_a_scheduler_that_lets_long_prompts_fill_the_budget_would_be_seen() -> None:
+    """The whole budget to who came first: a short one waits until the long prompt is done."""
+    rig = Rig(max_num_batched_tokens=8, max_num_seqs=1)
+    figures = rig.run_beside()
+    assert figures["short_ttft_steps_max"] > 8
+
+
+def test_short_ones_bring_at_most_a_quarter_of_the_budget() -> None:
+    assert LongPromptLoad(1000, 1, 1, 128, 1, 256).arrivals_per_step == 0.25  # never more
+    assert LongPromptLoad(1000, 1, 1, 100, 1, 50).arrivals_per_step == 0.125
+
+
+def test_a_run_beside_long_prompts_leaves_nothing_behind() -> None:
+    rig = Rig(**BUDGET)
+    rig.run_beside()
+    assert rig.run()["requests"] == 4
+    assert not rig.bench._core.has_work()

@@ -1,0 +1,106 @@
+"""`headrace bench pressure`: its options, and what people see of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadtest.progress import Progress
+
+if TYPE_CHECKING:
+    from loadtest.bench_setup import BenchParts
+    from loadtest.pressure.load import Case
+
+_MAX_NUM_SEQS = 24
+_LONGEST = 4
+"""Longest prompt, and longest output: the context ÷ this. Short prompts and long outputs make preemptions."""
+_SHOWN_LOSSES = 20
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--model", default="smollm2", help="GGUF file, Hugging Face folder, short name or tape:.")
+@click.option("--requests", type=click.IntRange(1, 100_000), default=100, help="30 % of them are given up.")
+@click.option("--kv-blocks", type=click.IntRange(16, 1024), default=32, help="Of 16 tokens, in the pool.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    default="float32",
+    help="In bfloat16 a difference says little: many logits are equal.",
+)
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), default=48, help="Budget of a step.")
+@click.option("--deterministic", is_flag=True, help="Reference mode: every answer must be equal, bit by bit.")
+@click.option("--seed", type=int, default=0, help="Requests and departures follow from it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
+def pressure(as_json: bool, **given: Any) -> None:
+    """Demand of three pools, clients that leave, then every answer against its solo run.
+
+    Exit status: 0 nothing lost; 1 a block leaked, an answer differs, a request stuck, failed or was
+    preempted more than 3 times; 2 could not run.
+
+    Example: headrace bench pressure --model tape: --requests 1000
+    """
+    from loadtest.bench_setup import CannotBench
+    from loadtest.pressure.bench import PressureBench
+
+    try:
+        parts, cases = _prepare(given)
+    except CannotBench as error:
+        click.echo(f"headrace bench pressure: {error}", err=True)
+        sys.exit(2)
+    bench = PressureBench(parts, _epsilon(parts, given["deterministic"]), Progress(every_s=5).tell)
+    told = {key: given[key] for key in ("model", "deterministic", "seed")}
+    figures = {**bench.run(cases), **told, "dtype": parts.dtype}
+    for line in bench.losses[:_SHOWN_LOSSES]:
+        click.echo(line, err=True)
+    _print_table(figures)
+    if as_json:
+        click.echo(json.dumps(figures))
+    sys.exit(0 if figures["held"] else 1)
+
+
+def _prepare(given: dict[str, Any]) -> tuple[BenchParts, list[Case]]:
+    """A pool so small that it is always short, and a load whose requests all fit into it alone."""
+    from dataclasses import replace
+
+    from loadtest.bench_setup import plan_bench
+    from loadtest.pressure.load import PressureLoad, make_cases
+    from loadtest.pressure.tape import with_own_answers
+
+    plan = plan_bench(
+        {**given, "kv_cache_dtype": "auto", "device": "cpu", "kv_memory": "1G"}, max_num_seqs=_MAX_NUM_SEQS
+    )
+    capacity = (given["kv_blocks"] - 1) * plan.config.block_size
+    config = replace(
+        plan.config, num_blocks=given["kv_blocks"], max_model_len=min(capacity, plan.config.max_model_len)
+    )
+    load = PressureLoad(
+        num_requests=given["requests"],
+        max_prompt=config.max_model_len // _LONGEST,
+        max_output=config.max_model_len // _LONGEST,
+        seed=given["seed"],
+    )
+    cases = make_cases(load, vocab_size=plan.source.config.vocab_size, block_size=config.block_size)
+    return replace(plan, config=config, source=with_own_answers(plan.source, cases)).load(), cases
+
+
+def _epsilon(parts: BenchParts, is_deterministic: bool) -> float | None:
+    from loadtest.pressure.verdict import EPSILON
+
+    return None if is_deterministic or parts.source.tape is not None else EPSILON[parts.dtype]
+
+
+def _print_table(figures: dict[str, Any]) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE, padding=(0, 1), show_header=False)
+    for key, value in figures.items():
+        shown = (
+            ", ".join(f"{count} {name}" for name, count in value.items()) if key == "aborted" else f"{value}"
+        )
+        table.add_row(key.replace("_", " "), shown)
+    Console().print(table)

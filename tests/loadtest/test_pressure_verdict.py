@@ -1,0 +1,131 @@
+"""When an answer under pressure is its solo run's, when it may differ, and when it contradicts itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as with_fields
+
+from engine.request import SamplingParams, TokenLogprobs
+from loadtest.pressure.answer import Answer
+from loadtest.pressure.verdict import compare, contradictions
+
+GREEDY = SamplingParams(max_tokens=3, temperature=0.0)
+EOS = 9
+
+
+def told(*gaps: float) -> tuple[TokenLogprobs, ...]:
+    """Of each token: 5 was taken, 6 is `gap` behind."""
+    return tuple(TokenLogprobs(-1.0, ((5, -1.0), (6, -1.0 - gap))) for gap in gaps)
+
+
+SOLO = Answer((5, 5, 5), told(1.0, 0.0005, 1.0), "abc", "length")
+
+
+def an_answer(*token_ids: int, **fields: Any) -> Answer:
+    return replace(SOLO, **{"token_ids": token_ids, **fields})
+
+
+@pytest.mark.parametrize("epsilon", [None, 1e-3])
+def test_equal_answers_are_the_same(epsilon: float | None) -> None:
+    assert compare(SOLO, SOLO, GREEDY, epsilon) == "same"
+
+
+@pytest.mark.parametrize("epsilon", [None, 1e-3])
+@pytest.mark.parametrize("fields", [{"text": "abd"}, {"finish": "stop"}])
+def test_equal_tokens_with_another_text_or_finish_differ(
+    epsilon: float | None, fields: dict[str, Any]
+) -> None:
+    assert compare(replace(SOLO, **fields), SOLO, GREEDY, epsilon) == "differing"
+
+
+def test_an_aborted_answer_is_held_to_the_tokens_that_it_got() -> None:
+    cut = Answer((5,), told(1.0), "a", "length")
+    assert compare(replace(cut, finish="abort"), cut, GREEDY, None) == "same"
+    assert compare(an_answer(6, finish="abort", text="a"), cut, GREEDY, None) == "differing"
+
+
+def test_logprobs_are_compared_where_every_bit_is_promised() -> None:
+    other = replace(SOLO, logprobs=told(1.0, 0.0005, 1.1))
+    assert compare(other, SOLO, GREEDY, None) == "differing"
+    assert compare(other, SOLO, GREEDY, 1e-3) == "same"
+
+
+def test_a_first_difference_at_a_near_tie_is_one() -> None:
+    assert compare(an_answer(5, 6, 7), SOLO, GREEDY, 1e-3) == "near_tie"
+    assert compare(an_answer(5, 6, 7), SOLO, GREEDY, None) == "differing"
+
+
+@pytest.mark.parametrize(
+    "token_ids",
+    [
+        pytest.param((6, 5, 5), id="the first difference is no tie"),
+        pytest.param((5, 7, 5), id="the other token is not among the likeliest"),
+        pytest.param((5, 5), id="a token is missing"),
+        pytest.param((5, 5, 5, 5), id="a token too many"),
+    ],
+)
+def test_any_other_difference_is_a_loss(token_ids: tuple[int, ...]) -> None:
+    assert compare(an_answer(*token_ids), SOLO, GREEDY, 1e-3) == "differing"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0.7},
+        {"frequency_penalty": 0.5},
+        {"repetition_penalty": 1.1},
+        {"logit_bias": ((1, 2.0),)},
+    ],
+)
+def test_what_raw_logprobs_cannot_judge_may_go_its_own_way_but_not_in_exact_modes(
+    fields: dict[str, Any],
+) -> None:
+    drawn = with_fields(GREEDY, **fields)
+    assert compare(an_answer(6, 5, 5), SOLO, drawn, 1e-3) == "apart"
+    assert compare(an_answer(6, 5, 5), SOLO, drawn, None) == "differing"
+    assert compare(SOLO, SOLO, drawn, 1e-3) == "same"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sampling", "has_stop"),
+    [
+        pytest.param(SOLO, GREEDY, False, id="by length"),
+        pytest.param(an_answer(5, EOS, finish="stop", logprobs=()), GREEDY, False, id="end token"),
+        pytest.param(
+            an_answer(5, 4, finish="stop", logprobs=()),
+            with_fields(GREEDY, stop_token_ids=(4,), ignore_eos=True),
+            False,
+            id="stop token",
+        ),
+        pytest.param(an_answer(5, 5, finish="stop", logprobs=()), GREEDY, True, id="stop string"),
+        pytest.param(an_answer(finish="abort", logprobs=()), GREEDY, False, id="aborted"),
+    ],
+)
+def test_an_answer_that_agrees_with_what_was_asked(
+    answer: Answer, sampling: SamplingParams, has_stop: bool
+) -> None:
+    assert contradictions(answer, sampling, [EOS], has_stop=has_stop) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (an_answer(5, 5, 5, 5, logprobs=()), "4 tokens, at most 3 were asked for"),
+        (an_answer(5, 5, logprobs=()), "it ended by length with 2 of 3 tokens"),
+        (an_answer(5, 5, finish="stop", logprobs=()), "it stopped at a token that ends nothing"),
+        (an_answer(finish="stop", logprobs=()), "it stopped at a token that ends nothing"),
+        (an_answer(5, finish=None, logprobs=()), "it never ended"),
+        (an_answer(5, finish="abort", logprobs=told(1.0, 1.0)), "2 logprobs for 1 tokens"),
+    ],
+)
+def test_an_answer_that_contradicts_what_was_asked(answer: Answer, found: str) -> None:
+    assert found in contradictions(answer, GREEDY, [EOS], has_stop=False)
+
+
+def test_an_end_token_that_was_to_be_ignored_ends_nothing() -> None:
+    ignoring = with_fields(GREEDY, ignore_eos=True)
+    answer = an_answer(5, EOS, finish="stop", logprobs=())
+    assert contradictions(answer, ignoring, [EOS], has_stop=False)
