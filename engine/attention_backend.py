@@ -1,4 +1,5 @@
-"""Which kernels the model runs on: the plain references anywhere, the CPU path on a CPU. Chosen once."""
+"""Which kernels the model runs on, chosen once: the CPU path on a CPU, the plain references elsewhere,
+and in reference mode those whose rows do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernels import cpu, reference
+from engine.config import ModelConfig
+from kernels import cpu, deterministic, reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +19,32 @@ class KvShape:
     """What attention needs to know of the cache besides its tensors."""
 
     block_size: int
+    num_heads: int
     num_kv_heads: int
     head_dim: int
     scale: float
     dtype: torch.dtype
+    """Of what attention computes with."""
+    cache_dtype: torch.dtype
+    """Of what is stored: written rounded, read widened."""
+
+    @classmethod
+    def of(
+        cls,
+        config: ModelConfig,
+        block_size: int,
+        dtype: torch.dtype,
+        cache_dtype: torch.dtype | None = None,
+    ) -> KvShape:
+        return cls(
+            block_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.head_dim**-0.5,
+            dtype,
+            cache_dtype or dtype,
+        )
 
 
 class StepAttention(Protocol):
@@ -34,7 +58,9 @@ class StepAttention(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """The kernels of one device. Shapes and results as in `kernels/reference.py`."""
+    """The kernels of one device: all that the model computes with. Results as `kernels/reference.py`."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
 
@@ -55,6 +81,7 @@ class AttentionBackend(Protocol):
 class ReferenceBackend:
     """Device-free and slow: runs wherever torch does."""
 
+    linear = staticmethod(reference.linear)
     rms_norm = staticmethod(reference.rms_norm)
     rope = staticmethod(reference.rope)
     silu_mul = staticmethod(reference.silu_mul)
@@ -99,6 +126,7 @@ class _ReferenceStep:
 class CpuBackend:
     """The CPU path of `kernels/cpu.py`."""
 
+    linear = staticmethod(cpu.linear)
     rms_norm = staticmethod(cpu.rms_norm)
     rope = staticmethod(cpu.rope)
     silu_mul = staticmethod(cpu.silu_mul)
@@ -121,8 +149,41 @@ class CpuBackend:
             head_dim=kv.head_dim,
             scale=kv.scale,
             dtype=kv.dtype,
+            cache_dtype=kv.cache_dtype,
         )
 
 
-def attention_backend(device: torch.device) -> AttentionBackend:
+class DeterministicBackend:
+    """Reference mode: `kernels/deterministic.py`, and the references that are as independent of the batch."""
+
+    linear = staticmethod(deterministic.linear)
+    rms_norm = staticmethod(reference.rms_norm)
+    rope = staticmethod(reference.rope)
+    silu_mul = staticmethod(deterministic.silu_mul)
+
+    def plan(
+        self,
+        block_table: Tensor,
+        slot_mapping: Tensor,
+        cu_query_lens: Sequence[int],
+        seq_lens: Sequence[int],
+        kv: KvShape,
+    ) -> StepAttention:
+        # Said in every step, for torch keeps it thread by thread: a matmul's bits follow its threads.
+        torch.set_num_threads(1)
+        return deterministic.PagedStep(
+            block_table,
+            slot_mapping,
+            cu_query_lens,
+            seq_lens,
+            block_size=kv.block_size,
+            num_heads=kv.num_heads,
+            num_kv_heads=kv.num_kv_heads,
+            scale=kv.scale,
+        )
+
+
+def attention_backend(device: torch.device, *, is_deterministic: bool = False) -> AttentionBackend:
+    if is_deterministic:
+        return DeterministicBackend()
     return CpuBackend() if device.type == "cpu" else ReferenceBackend()

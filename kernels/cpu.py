@@ -15,6 +15,13 @@ from torch import Tensor
 
 PADDING_LIMIT = 2
 """Decodes share one gather while the longest has at most so many times the blocks of the shortest."""
+GATHER_LIMIT = 16_384
+"""Tokens that decodes gather at once, padding included, unless one alone has more: bounds the memory."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As the reference's."""
+    return F.linear(x, weight, bias)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -57,6 +64,7 @@ class PagedStep:
         head_dim: int,
         scale: float,
         dtype: torch.dtype,
+        cache_dtype: torch.dtype,
     ) -> None:
         heads = torch.arange(num_kv_heads)
         block, offset = slot_mapping // block_size, slot_mapping % block_size
@@ -64,9 +72,14 @@ class PagedStep:
         query_lens = [end - begin for begin, end in pairwise(cu_query_lens)]
         rows = block_table.long()[:, None, :] * num_kv_heads + heads[None, :, None]  # [S, KVH, max_blocks]
         decodes = [s for s, query_len in enumerate(query_lens) if query_len == 1]
+        groups = _by_length(decodes, seq_lens, block_size)
+        # One gather buffer for all groups and layers: fresh memory for each would cost more than the copy.
+        most = max((len(group) * -(-seq_lens[group[0]] // block_size) for group in groups), default=0)
+        shape = (most * num_kv_heads, block_size * head_dim)
+        buffers = torch.empty(shape, dtype=cache_dtype), torch.empty(shape, dtype=cache_dtype)
         self._groups = [
-            _DecodeGroup(group, cu_query_lens, seq_lens, rows, (block_size, head_dim), scale, dtype)
-            for group in _by_length(decodes, seq_lens, block_size)
+            _DecodeGroup(group, cu_query_lens, seq_lens, rows, block_size, scale, dtype, buffers)
+            for group in groups
         ]
         self._chunks = [
             _Chunk(cu_query_lens[s], query_len, seq_lens[s], rows[s], block_size, scale)
@@ -77,8 +90,9 @@ class PagedStep:
     def kv_write(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
         """Puts key and value [T, KVH, D] into the step's slots."""
         head_dim = key.shape[-1]
-        k_cache.view(-1, head_dim).index_copy_(0, self._write_rows, key.reshape(-1, head_dim))
-        v_cache.view(-1, head_dim).index_copy_(0, self._write_rows, value.reshape(-1, head_dim))
+        for cache, x in ((k_cache, key), (v_cache, value)):
+            stored = x.reshape(-1, head_dim).to(cache.dtype)
+            cache.view(-1, head_dim).index_copy_(0, self._write_rows, stored)
 
     def attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         """Causal attention of the step's queries [T, H, D]. Returns [T, H, D]."""
@@ -99,11 +113,11 @@ class _DecodeGroup:
         cu_query_lens: Sequence[int],
         seq_lens: Sequence[int],
         rows: Tensor,
-        block_shape: tuple[int, int],
+        block_size: int,
         scale: float,
         dtype: torch.dtype,
+        buffers: tuple[Tensor, Tensor],
     ) -> None:
-        block_size, head_dim = block_shape
         self._tokens = torch.tensor([cu_query_lens[s] for s in members])
         lens = torch.tensor([seq_lens[s] for s in members])
         num_blocks = -(-int(lens.max()) // block_size)
@@ -112,16 +126,14 @@ class _DecodeGroup:
         is_padding = torch.arange(self._length) >= lens[:, None]
         mask = torch.zeros(is_padding.shape, dtype=dtype).masked_fill_(is_padding, float("-inf"))
         self._mask = mask.repeat_interleave(rows.shape[1], dim=0).unsqueeze(1)  # [members * KVH, 1, length]
-        # One gather buffer for all layers: fresh memory for each would cost more than the copy.
-        shape = (len(self._rows), block_size * head_dim)
-        self._key, self._value = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+        self._key, self._value = (buffer[: len(self._rows)] for buffer in buffers)
         self._scale = scale
 
     def attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor, output: Tensor) -> None:
         batch, head_dim = self._mask.shape[0], query.shape[-1]
         torch.index_select(_block_rows(k_cache), 0, self._rows, out=self._key)
         torch.index_select(_block_rows(v_cache), 0, self._rows, out=self._value)
-        key, value = (x.view(batch, self._length, head_dim) for x in (self._key, self._value))
+        key, value = (x.view(batch, self._length, head_dim).to(query.dtype) for x in (self._key, self._value))
         grouped = query[self._tokens].view(batch, -1, head_dim)  # [members * KVH, H / KVH, D]
         scores = torch.baddbmm(self._mask, grouped, key.transpose(1, 2), alpha=self._scale)
         weights = scores.softmax(dim=-1)
@@ -147,6 +159,7 @@ class _Chunk:
             _block_rows(cache)[self._rows].view(1, self._num_kv_heads, -1, head_dim)[:, :, : self._seq_len]
             for cache in (k_cache, v_cache)
         )
+        key, value = key.to(query.dtype), value.to(query.dtype)
         queries = query[self._tokens].transpose(0, 1).unsqueeze(0)  # [1, H, query_len, D]
         attended = F.scaled_dot_product_attention(
             queries, key, value, attn_mask=self._mask, scale=self._scale, enable_gqa=True
@@ -160,11 +173,14 @@ def _block_rows(cache: Tensor) -> Tensor:
 
 
 def _by_length(members: Sequence[int], seq_lens: Sequence[int], block_size: int) -> list[list[int]]:
-    """Members in groups of similar length, so that padding is at most `PADDING_LIMIT` times the work."""
+    """Members in groups of similar length, the longest first: padding is at most `PADDING_LIMIT` times
+    the work, and a group gathers at most `GATHER_LIMIT` tokens."""
     groups: list[list[int]] = []
     for member in sorted(members, key=lambda s: seq_lens[s], reverse=True):
         blocks = -(-seq_lens[member] // block_size)
-        if groups and -(-seq_lens[groups[-1][0]] // block_size) <= PADDING_LIMIT * blocks:
+        longest = -(-seq_lens[groups[-1][0]] // block_size) if groups else 0
+        gathered = (len(groups[-1]) + 1) * longest * block_size if groups else 0
+        if groups and longest <= PADDING_LIMIT * blocks and gathered <= GATHER_LIMIT:
             groups[-1].append(member)
         else:
             groups.append([member])

@@ -10,6 +10,17 @@ import torch
 from torch import Tensor
 
 
+def linear(
+    x: Tensor,  # [T, in]
+    weight: Tensor,  # [out, in]
+    bias: Tensor | None = None,  # [out]
+) -> Tensor:
+    """x · weightᵀ + bias; summed in float32 or wider, returned in x's type. Returns [T, out]."""
+    wide = _at_least_float32(x.dtype)
+    product = x.to(wide) @ weight.to(wide).T
+    return (product if bias is None else product + bias.to(wide)).to(x.dtype)
+
+
 def rms_norm(
     x: Tensor,  # [..., hidden]
     weight: Tensor,  # [hidden]

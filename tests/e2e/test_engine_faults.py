@@ -35,14 +35,12 @@ def faulty_cluster(
 def test_a_broken_engine_ends_its_requests_with_an_error_and_is_replaced(faulty_cluster: Served) -> None:
     with faulty_cluster.http() as client:
         replica = serving_replica(client)
-        assert [is_error for is_error in error_events(client)] == [True]
-        while client.get("/ready").status_code == 200 and serving_replica(client) == replica:
-            provoke(client)  # `raise` breaks the engine with the third failed step in a row
+        assert replica is not None
+        assert error_events(client) == [True]
         deadline = time.monotonic() + REPLACED_WITHIN_S
-        while client.get("/ready").status_code != 200:
-            assert time.monotonic() < deadline, "no replica took its place"
+        while serving_replica(client) in (None, replica):  # each try fails one more step of a broken one
+            assert time.monotonic() < deadline, "no other replica took its place"
             time.sleep(0.2)
-        assert serving_replica(client) != replica
     logs = (faulty_cluster.state_dir / "run").resolve().rglob("replica_*.log")
     log = "".join(path.read_text(errors="replace") for path in logs)
     assert "the executor hangs" in log or "the last 3 steps failed" in log
@@ -59,10 +57,6 @@ def error_events(client: httpx.Client) -> list[bool]:
                 if "choices" not in event:
                     events.append("error" in event)
     return events
-
-
-def provoke(client: httpx.Client) -> None:
-    client.post("/v1/completions", json={"model": "tape", "prompt": "x", "max_tokens": 1})
 
 
 def serving_replica(client: httpx.Client) -> str | None:

@@ -111,7 +111,7 @@ class Run:
             TapeSpec(self.tapes), num_blocks=self.config.num_blocks, block_size=self.config.block_size
         )
         self._steps_to_wait: dict[str, int] = {}
-        """Requests of the highest class that were never scheduled → steps that they may still have to wait."""
+        """Requests of the highest class that never ran → steps that they may still have to wait."""
 
     def play(self, events: list[Event]) -> None:
         for event in events:

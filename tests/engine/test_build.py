@@ -39,9 +39,12 @@ def test_a_model_is_loaded_given_its_pool_and_warmed_up_in_this_order(
     monkeypatch.setattr(
         TorchExecutor, "allocate_kv", lambda self, count, size: told.lines.append(f"{count} × {size}")
     )
-    monkeypatch.setattr(
-        TorchExecutor, "warm_up", lambda self, config: told.lines.append(f"{config.max_num_seqs} at once")
-    )
+
+    def warm_up(self: TorchExecutor, config: EngineConfig) -> int:
+        told.lines.append(f"{config.max_num_seqs} at once")
+        return 3 * 2**20
+
+    monkeypatch.setattr(TorchExecutor, "warm_up", warm_up)
     executor = build_executor(
         tiny_source(), CONFIG, dtype="float32", device="cpu", num_threads=1, stage=told.stage
     )
@@ -56,6 +59,7 @@ def test_a_model_is_loaded_given_its_pool_and_warmed_up_in_this_order(
         "KV pool ends",
         "warm-up begins",
         "4 at once",
+        "peak 3 MiB beside weights and KV",
         "warm-up ends",
     ]
 

@@ -7,6 +7,17 @@ import torch
 from kernels import reference
 
 
+def test_linear_multiplies_by_the_transposed_weight_and_adds_the_bias() -> None:
+    x, weight = torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+    assert reference.linear(x, weight).tolist() == [[11, 17, 23], [4, 6, 8]]
+    assert reference.linear(x, weight, torch.tensor([1.0, 0.0, -1.0])).tolist() == [[12, 17, 22], [5, 6, 7]]
+
+
+def test_linear_of_bfloat16_is_summed_wider() -> None:
+    row = torch.ones(1, 4097, dtype=torch.bfloat16)  # a running sum in 8 bits stays at 256
+    assert reference.linear(row, row).item() == 4096
+
+
 def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
     x = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
     root = math.sqrt((9 + 16) / 2 + 0.5)
