@@ -18,7 +18,7 @@ four times in float64."""
 
 
 def activation_bytes(model: ModelConfig, engine: EngineConfig, dtype: str, kv_dtype: str) -> int:
-    """Of the heaviest prefill or batch of decodes, on the CPU path."""
+    """Of the heaviest prefill or batch of decodes; reference mode needs no more."""
     size, kv_size = DTYPE_BYTES[dtype], DTYPE_BYTES[kv_dtype]
     context, budget = engine.max_model_len, min(engine.max_num_batched_tokens, engine.max_model_len)
     heads = model.num_heads + 2 * model.num_kv_heads

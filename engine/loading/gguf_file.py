@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.loading.digest import sampled_digest
+from engine.loading.digest import weights_digest
 from engine.loading.errors import ModelError
 
 _MAGIC = b"GGUF"
@@ -184,7 +184,7 @@ class GgufFile:
         return np.asarray(weights, dtype=np.float32).reshape(tensor.shape)
 
     def digest(self) -> str:
-        return sampled_digest(self._data, self._data_start)
+        return weights_digest(self._data, self._data_start)
 
 
 def _describe(cursor: _Cursor) -> GgufTensor:

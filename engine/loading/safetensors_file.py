@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.loading.digest import sampled_digest
+from engine.loading.digest import weights_digest
 from engine.loading.errors import ModelError
 
 _MAX_HEADER_BYTES = 100_000_000
@@ -70,7 +70,7 @@ class SafetensorsFile:
         return values if entry.dtype in ("F64", "F32") else values.astype(np.float32)
 
     def digest(self) -> str:
-        return sampled_digest(self._data, self._data_start)
+        return weights_digest(self._data, self._data_start)
 
 
 def _parse_header(path: Path, header: bytes) -> dict[str, _Entry]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from gguf import GGMLQuantizationType
 from safetensors.numpy import load_file, save_file
@@ -20,7 +21,7 @@ from engine.kv_memory import (
     usable_context,
     weights_bytes,
 )
-from engine.loading.digest import sampled_digest
+from engine.loading.digest import PAGE_BYTES, STRIDE_BYTES, weights_digest
 from engine.loading.source import ModelError, resolve_model
 from tests.builders_loading import edit_config, refusal
 from tests.builders_model import TINY, tiny_source, write_tiny_gguf
@@ -151,17 +152,31 @@ def test_other_weights_are_another_revision(folder: Path) -> None:
     assert resolve_model(str(edit_config(folder, rope_theta=5.0))).config.revision != trained
 
 
-def test_the_digest_covers_header_size_and_pages() -> None:
+def test_a_file_that_is_read_whole_is_told_apart_by_any_byte() -> None:
     header_bytes, data = 100, np.zeros(2_000_000, np.uint8)
-    digests = {sampled_digest(data, header_bytes), sampled_digest(data[:-1], header_bytes)}
-    for place in (0, 99, 100, 1_999_999):
-        changed = data.copy()
-        changed[place] = 1
-        digests.add(sampled_digest(changed, header_bytes))
-    trained = data.copy()
-    trained[header_bytes + 5000 :: 9000] = 1
-    digests.add(sampled_digest(trained, header_bytes))
+    digests = {weights_digest(data, header_bytes), weights_digest(data[:-1], header_bytes)}
+    for place in (0, 99, 100, 1_234_567, 1_999_999):
+        digests.add(weights_digest(changed(data, place), header_bytes))
     assert len(digests) == 7
+
+
+def test_of_a_larger_file_header_size_end_and_a_page_of_each_stride_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.loading.digest.READ_WHOLE_BYTES", 1_000_000)
+    header_bytes, data = 100, np.zeros(2_000_000, np.uint8)
+    digests = {weights_digest(data, header_bytes), weights_digest(data[:-1], header_bytes)}
+    for place in (0, 99, 100, header_bytes + 5 * STRIDE_BYTES + PAGE_BYTES - 1, 1_999_999):
+        digests.add(weights_digest(changed(data, place), header_bytes))
+    assert len(digests) == 7
+    between = header_bytes + STRIDE_BYTES + PAGE_BYTES
+    assert weights_digest(changed(data, between), header_bytes) in digests
+
+
+def changed(data: npt.NDArray[np.uint8], place: int) -> npt.NDArray[np.uint8]:
+    other = data.copy()
+    other[place] = 1
+    return other
 
 
 # --- Sizes ------------------------------------------------------------------------------------
