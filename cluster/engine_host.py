@@ -80,6 +80,7 @@ class EngineHost:
         self._aborted_early: dict[str, float] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._counters = core.counters()
+        self._is_count_due = False
         self._running: Future[None] = Future()
         self._watchdog = Watchdog(watchdog_s, clock())
         self._step_begun: float | None = None
@@ -203,6 +204,8 @@ class EngineHost:
     def _take_mail(self) -> bool:
         """Makes all posted calls; waits for one when there is nothing to compute. False: stop."""
         while True:
+            if self._is_count_due and self._mailbox.empty():
+                self._count()
             try:
                 call = self._mailbox.get(block=not self._core.has_work(), timeout=IDLE_CHECK_S)
             except queue.Empty:
@@ -219,7 +222,7 @@ class EngineHost:
         self._step_begun = begun
         outputs = self._core.step()
         self._step_begun = None
-        self._counters = self._core.counters()
+        self._count()
         self._on_step(outputs, self._clock() - begun, self._core.executor_s - executor_s)
         self._deliver(outputs)
         if self._core.is_broken:
@@ -256,7 +259,7 @@ class EngineHost:
             self._core.add(request, arrival_s)
         except RequestRefused as refusal:
             self._deliver(_refused(request, refusal))
-        self._counters = self._core.counters()
+        self._is_count_due = True  # once for all that wait in the mailbox: counting is O(requests)
 
     def _abort(self, aborts: Iterable[Abort]) -> None:
         outputs: list[RequestOutput] = []
@@ -265,8 +268,12 @@ class EngineHost:
                 outputs += self._core.abort(abort.request_id, abort.sibling)
             elif abort.sibling is None:
                 self._aborted_early[abort.request_id] = self._clock()
-        self._counters = self._core.counters()
+        self._count()
         self._deliver(outputs)
+
+    def _count(self) -> None:
+        self._counters = self._core.counters()
+        self._is_count_due = False
 
     def _abort_gateway(self, gateway_id: str) -> None:
         self._abort([Abort(key) for key, owner in self._owners.items() if owner.gateway_id == gateway_id])

@@ -62,7 +62,6 @@ class EngineCore:
     def _execute(self, plan: StepPlan) -> StepResult | None:
         """What the executor computed, or None if it failed."""
         begun = self._clock()
-        begun = self._clock()
         try:
             result = self._executor.submit(plan).result()
             _check(result, plan)

@@ -155,11 +155,15 @@ class RequestState:
         return state
 
     def preempt(self, now: float) -> None:
+        """Back to nothing computed, to make room; its blocks are already released."""
+        self._num_once_computed = max(self._num_once_computed, self.num_computed_tokens)
+        self.timeline.preempted(now)
+        self.restart()
+
+    def restart(self) -> None:
         """Back to nothing computed; its blocks are already released."""
         self.status = "waiting"
-        self._num_once_computed = max(self._num_once_computed, self.num_computed_tokens)
         self.num_computed_tokens = 0
-        self.timeline.preempted(now)
 
     def scheduled(self, num_scheduled_tokens: int) -> ScheduledRequest:
         """The next tokens to compute. Sampled when they reach the end of what is known."""

@@ -42,7 +42,16 @@ class RequestTable:
         self.num_seats_taken += state.num_seats
 
     def preempt(self, state: RequestState, now: float) -> None:
+        """Its blocks were needed."""
         state.preempt(now)
+        self._wait_again(state)
+
+    def restart(self, state: RequestState) -> None:
+        """Its blocks were lost."""
+        state.restart()
+        self._wait_again(state)
+
+    def _wait_again(self, state: RequestState) -> None:
         del self.running[state]
         self.waiting[state] = None
         self.num_seats_taken -= state.num_seats

@@ -76,17 +76,10 @@ class Scheduler:
         outputs: list[RequestOutput] = []
         for state in self._requests.find(request_id):
             if sibling is None or (sibling == state.sibling and not state.num_unforked):
-                outputs += self._end(state, "abort", now)
-        return outputs
-
-    def _end(
-        self, state: RequestState, finish_reason: FinishReason, now: float, error_code: str | None = None
-    ) -> list[RequestOutput]:
-        """Ends a request without a token."""
-        outputs = state.final_outputs(finish_reason, now, error_code)
-        self._requests.finish(state)
-        if state not in self._launched:
-            self._blocks.release(state)
+                outputs += state.final_outputs("abort", now)
+                self._requests.finish(state)
+                if state not in self._launched:
+                    self._blocks.release(state)
         return outputs
 
     def has_work(self) -> bool:
@@ -144,7 +137,7 @@ class Scheduler:
                 outputs += self._fail(state, "engine_error", now)
         for state in list(self._requests.running):
             self._blocks.release(state)
-            self._requests.preempt(state, now)
+            self._requests.restart(state)
         self._blocks.clear_cache()
         return outputs
 
@@ -161,8 +154,10 @@ class Scheduler:
 
     def _fail(self, state: RequestState, error_code: str, now: float) -> list[RequestOutput]:
         self._num_failed_requests += state.num_seats
+        outputs = state.final_outputs("error", now, error_code)
+        self._requests.finish(state)
         self._blocks.discard(state)
-        return self._end(state, "error", now, error_code)
+        return outputs
 
     def _take_token(
         self, state: RequestState, token_id: int | None, logprobs: TokenLogprobs | None, now: float

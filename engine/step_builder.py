@@ -37,6 +37,7 @@ class StepBuilder:
         self._now = now
         self._budget_left = config.max_num_batched_tokens
         self._is_admission_closed = False
+        self._num_looked_up = 0
 
     def build(self) -> None:
         self._schedule_decodes()
@@ -72,12 +73,16 @@ class StepBuilder:
             yield from self._requests.waiting
 
     def _is_long(self, state: RequestState) -> bool:
-        """Longer than half the budget, not counting what is computed or cached."""
+        """Longer than half the budget, not counting what is computed or cached.
+
+        Of long prompts that wait, no more are looked up than could run: the rest count as uncached.
+        """
         half = self._config.max_num_batched_tokens / 2
         if state.num_uncomputed_tokens <= half:
             return False
-        if state.status == "running":
+        if state.status == "running" or self._num_looked_up >= self._config.max_num_seqs:
             return True
+        self._num_looked_up += 1
         num_cached_tokens = len(self._blocks.match(state)) * self._config.block_size
         return state.num_tokens - num_cached_tokens > half
 

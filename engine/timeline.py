@@ -32,6 +32,8 @@ class Timeline:
     first_token_s: float | None = None
     finished_s: float | None = None
     preemptions: list[Preemption] = field(default_factory=list)
+    leader_preempted_s: float = 0.0
+    """Of a sibling: what its leader lost to preemption before it was there."""
 
     @property
     def num_preemptions(self) -> int:
@@ -59,7 +61,12 @@ class Timeline:
 
     def fork(self) -> Timeline:
         """A sibling's: it waited and began with its leader, and has made no token of its own."""
-        return Timeline(self.arrival_s, self.queued_s, self.first_scheduled_s)
+        return Timeline(
+            self.arrival_s,
+            self.queued_s,
+            self.first_scheduled_s,
+            leader_preempted_s=sum(one.lasted_s(0.0) for one in self.preemptions),  # all are over
+        )
 
     def finished(self, now: float) -> Timing:
         """Where the time until the end went. What the request never reached took 0 s."""
@@ -70,7 +77,7 @@ class Timeline:
             queued_s=scheduled - self.arrival_s,
             prefill_s=first_token - scheduled,
             decode_s=now - first_token,
-            preempted_s=sum(one.lasted_s(now) for one in self.preemptions),
+            preempted_s=self.leader_preempted_s + sum(one.lasted_s(now) for one in self.preemptions),
             num_preemptions=len(self.preemptions),
             num_recomputed_tokens=sum(one.num_recomputed_tokens for one in self.preemptions),
         )

@@ -167,6 +167,8 @@ def test_a_running_request_outside_the_failed_step_begins_again_and_loses_no_tok
     assert {output.request_id for output in core.step()} == {"decodes", "long", "short"}
     (output,) = run_to_end(core)["starved"][-1:]
     assert (output.finish_reason, output.first_output_index) == ("length", 1)
+    assert output.timing is not None
+    assert output.timing.num_preemptions == core.counters().preemptions_total == 0
 
 
 def test_three_failed_steps_in_a_row_break_the_engine_and_two_do_not() -> None:
@@ -184,22 +186,6 @@ def test_an_executor_that_cannot_be_reset_breaks_the_engine_at_once() -> None:
     core.add(make_request("a"))
     assert [output.error_code for output in core.step()] == ["engine_error"]
     assert core.is_broken
-
-
-def test_the_executor_s_share_of_the_time_is_told() -> None:
-    clock = FakeClock()
-
-    class Slow(FlakyExecutor):
-        def submit(self, plan: StepPlan) -> Done:
-            clock.advance(0.25)
-            return super().submit(plan)
-
-    scheduler = Scheduler(make_config(), FirstComeFirstServed(), eos_token_ids=[EOS])
-    core = EngineCore(scheduler, Slow(2), clock)
-    core.add(make_request("a", max_tokens=3))
-    core.step()
-    core.step()
-    assert core.executor_s == 0.5
 
 
 def test_the_time_in_the_executor_is_told_apart_also_of_a_failed_step() -> None:

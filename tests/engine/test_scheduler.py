@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.prefix_cache import PrefixCache
 from tests.builders import (
     add,
     answer,
@@ -119,7 +120,7 @@ def test_no_more_than_max_num_seqs_run() -> None:
 
 
 def test_admission_counts_the_whole_prompt_not_the_next_chunk() -> None:
-    """Case 3: pool 20 blocks, a decoder that holds 10, a prompt of 14, chunks of 2, no cache."""
+    """The pool has 20 blocks: a decoder that holds 10, a prompt of 14, chunks of 2, no cache."""
     scheduler = make_scheduler(
         num_blocks=21, max_num_batched_tokens=8, max_num_seqs=8, enable_prefix_caching=False
     )
@@ -195,3 +196,24 @@ def test_a_short_prompt_beside_prompts_of_128_k_has_its_first_token_within_two_s
         scheduler.update(plan, answer(plan), 0)
     scheduler.check_integrity()
     assert {begun[request_id] - arrived[request_id] + 1 for request_id in arrived} <= {1, 2}
+
+
+def test_a_crowd_of_long_prompts_that_wait_is_not_looked_up_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make_scheduler(num_blocks=2001, max_num_batched_tokens=32, max_num_seqs=8)
+    for number in range(500):
+        add(scheduler, f"long {number}", 300)
+    step(scheduler)
+    looked_up: list[int] = []
+    match = PrefixCache.match
+    monkeypatch.setattr(PrefixCache, "match", lambda *arguments: looked_up.append(1) or match(*arguments))
+    step(scheduler)
+    assert 0 < len(looked_up) <= 2 * 8
+
+
+def test_a_short_prompt_is_found_behind_a_crowd_of_long_ones() -> None:
+    scheduler = make_scheduler(num_blocks=2001, max_num_batched_tokens=32, max_num_seqs=8)
+    for number in range(500):
+        add(scheduler, f"long {number}", 300)
+    step(scheduler)
+    add(scheduler, "short", 15)
+    assert scheduled(step(scheduler))["short"] == 15

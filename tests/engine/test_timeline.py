@@ -71,7 +71,7 @@ def test_a_sibling_waited_with_its_leader_and_has_the_rest_to_itself() -> None:
     sibling = leader.fork()
     sibling.sampled(20.0)
     sibling.preempted(30.0)
-    assert sibling.finished(40.0) == Timing(1.5, 18.0, 20.0, 10.0, 1)
+    assert sibling.finished(40.0) == Timing(1.5, 18.0, 20.0, 4.0 + 10.0, 1)
     assert leader.finished(40.0) == Timing(1.5, 14.0, 24.0, 4.0, 1)
 
 
