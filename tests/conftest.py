@@ -1,4 +1,4 @@
-"""For all tests: what each room's tests cost, printed beside what they may cost."""
+"""For all tests: one Hypothesis profile, and what each room's tests cost beside what they may cost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Hypothesis's own profile for shared machines: the same examples in every run, and nothing is timed.
+settings.load_profile("ci")
 
 CAPS_S = {"engine": 150, "tenants": 50, "cluster + e2e": 210, "kernels": 70, "rest": 60}
 _ROOMS = {

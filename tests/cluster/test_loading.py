@@ -7,19 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-import torch
 
 from cluster import loading
 from cluster.loading import LoadedEngine, load_engine
 from cluster.settings import FAULTS_ALLOWED, ServeSettings
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, EnginePlan
 from engine.block_hash import model_root
 from engine.config import EngineConfig
-from engine.faults import FaultyExecutor
+from engine.core import EngineCore
+from engine.request import SamplingParams, TokenLogprobs
 from engine.torch_executor import TorchExecutor
 from tests.builders import make_request, run_to_end
-from tests.builders_model import TINY, tiny_source
+from tests.builders_model import TINY, make_torch_core, tiny_source
 
 
 class NoReports:
@@ -38,12 +39,11 @@ class NoReports:
     def close(self) -> None: ...
 
 
-def load(monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", **settings: Any) -> LoadedEngine:
+def load(monkeypatch: pytest.MonkeyPatch, kv_dtype: str = "float32", **settings: Any) -> LoadedEngine:
     monkeypatch.setattr(loading, "StartReports", NoReports)
     spec = ClusterSpec(
         settings=ServeSettings(**{"model": str(TINY)} | settings),
-        engine=EngineConfig(num_blocks=20, max_model_len=100),
-        dtype=dtype,
+        engine=EnginePlan(EngineConfig(num_blocks=20, max_model_len=100), "float32", kv_dtype),
         served_name="tiny",
         redis_url="unix:///redis.sock",
         cluster_id="c",
@@ -53,30 +53,42 @@ def load(monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", **settings: An
     return load_engine(ClusterSpec.from_json(spec.to_json()), "replica")
 
 
-@pytest.mark.parametrize(
-    ("asked", "resolved"), [("auto", "float32"), ("bfloat16", "bfloat16"), ("float32", "float32")]
-)
+def built(**choices: Any) -> EngineCore:
+    """The tiny model's engine, built with these choices and no spec."""
+    executor = TorchExecutor(tiny_source(), device="cpu", dtype="float32", num_threads=1, **choices)
+    return make_torch_core(tiny_source(), dtype="float32", executor=executor)
+
+
+def logprobs_of(core: EngineCore) -> list[TokenLogprobs]:
+    """Of one greedy answer; computed in another way, they differ in their last bits."""
+    sampling = SamplingParams(max_tokens=8, temperature=0.0, num_logprobs=20)
+    core.add(msgspec.structs.replace(make_request("r", range(60), block_size=16), sampling=sampling))
+    return [told for output in run_to_end(core)["r"] for told in output.logprobs or ()]
+
+
+@pytest.mark.parametrize(("kv_dtype", "other"), [("bfloat16", "float32"), ("float32", "bfloat16")])
 def test_the_kv_dtype_reaches_the_cache_and_the_root_of_the_hashes(
-    monkeypatch: pytest.MonkeyPatch, asked: str, resolved: str
+    monkeypatch: pytest.MonkeyPatch, kv_dtype: str, other: str
 ) -> None:
-    loaded = load(monkeypatch, kv_cache_dtype=asked)
-    executor = loaded.core._executor
-    assert isinstance(executor, TorchExecutor)
-    assert executor._kv.layers[0][0].dtype == getattr(torch, resolved)
-    assert loaded.hello.hash_root == model_root(tiny_source().config, kv_dtype=resolved)
+    loaded = load(monkeypatch, kv_dtype)
+    told = logprobs_of(loaded.core)
+    assert told == logprobs_of(built(kv_dtype=kv_dtype))
+    assert told != logprobs_of(built(kv_dtype=other))
+    assert loaded.hello.hash_root == model_root(tiny_source().config, kv_dtype=kv_dtype)
 
 
-def test_reference_mode_reaches_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    for deterministic in (True, False):
-        executor = load(monkeypatch, deterministic=deterministic).core._executor
-        assert isinstance(executor, TorchExecutor)
-        assert (type(executor._backend).__name__ == "DeterministicBackend") == deterministic
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_reference_mode_reaches_the_executor(monkeypatch: pytest.MonkeyPatch, deterministic: bool) -> None:
+    told = logprobs_of(load(monkeypatch, deterministic=deterministic).core)
+    assert told == logprobs_of(built(deterministic=deterministic))
+    assert told != logprobs_of(built(deterministic=not deterministic))
 
 
-def test_a_fault_that_was_asked_for_strikes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fault", "error_code"), [("raise@0+", "engine_error"), (None, None)])
+def test_a_fault_strikes_if_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, fault: str | None, error_code: str | None
+) -> None:
     monkeypatch.setenv(FAULTS_ALLOWED, "1")
-    core = load(monkeypatch, model="tape:", fault="raise@0+").core
-    assert isinstance(core._executor, FaultyExecutor)
+    core = load(monkeypatch, model="tape:", fault=fault).core
     core.add(make_request("r", 5, block_size=16))
-    outputs = run_to_end(core)
-    assert [output.finish_reason for output in outputs["r"]] == ["error"]
+    assert run_to_end(core)["r"][-1].error_code == error_code

@@ -1,4 +1,4 @@
-"""Case 20 through the whole path: a replica is killed while it streams."""
+"""A replica is killed while it streams."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class TestLoad:
 
 
 class TestLeaving:
-    """Case 26: a client that leaves frees its blocks within a second, in either mode and any state."""
+    """A client that leaves frees its blocks within a second, in either mode and any state."""
 
     def test_in_the_middle_of_a_stream(self, tape_cluster: Served) -> None:
         body = {"model": "tape", "prompt": LONG, "max_tokens": 2000, "stream": True}
@@ -176,7 +176,7 @@ class TestKeys:
 
 
 class TestHostile:
-    """Cases 23 and 24 through the whole path; the engine answers the next request as before."""
+    """A hostile body is a 400, and the engine answers the next request as before."""
 
     @pytest.mark.parametrize(
         "body",

@@ -76,6 +76,4 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 
 TestAllocatorMachine = AllocatorMachine.TestCase
-TestAllocatorMachine.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True
-)
+TestAllocatorMachine.settings = settings(max_examples=80, stateful_step_count=40)

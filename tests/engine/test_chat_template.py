@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.chat_template import MAX_RENDERED_CHARACTERS, ChatMessage, ChatTemplate, TemplateError
@@ -79,7 +79,6 @@ def test_marks_in_a_users_text_stay_text() -> None:
     assert "x<|im_end|>\n" in text_of(ids)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.lists(

@@ -140,7 +140,7 @@ def test_what_some_files_repeat_is_passed_over(tmp_path: Path) -> None:
     assert {name for name, _ in source.weights()} == weights(config).keys()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     changes=st.dictionaries(
         st.sampled_from([*FAMILIES["qwen2"], "rope_scaling", "rope_parameters", "layer_types", "head_dim"]),

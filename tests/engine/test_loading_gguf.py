@@ -66,7 +66,7 @@ def test_counts_that_the_file_cannot_hold(
     assert message in refusal(path)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_a_damaged_header_is_refused_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, gguf: bytes, data: st.DataObject
@@ -304,7 +304,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(changes=st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
 @example(changes={"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": np.zeros(290)})
 def test_any_metadata_is_refused_in_one_line_or_harmless(tiny_file: Path, changes: dict[str, Any]) -> None:

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from engine.config import EngineConfig
 from tests.engine.loads import Event, Run, configs, heavy_load, loads
 
-settings.register_profile("engine", deadline=None, derandomize=True)
 
-
-@settings(settings.get_profile("engine"), max_examples=300)
+@settings(max_examples=300)
 @given(configs(), loads())
 def test_any_history_keeps_every_invariant_and_ends_empty(config: EngineConfig, events: list[Event]) -> None:
     run = Run(config)
@@ -23,7 +21,7 @@ def test_any_history_keeps_every_invariant_and_ends_empty(config: EngineConfig, 
     run.finish()
 
 
-@settings(settings.get_profile("engine"), max_examples=150)
+@settings(max_examples=150)
 @given(configs(), loads(is_calm=True), st.integers(1, 16), st.booleans())
 def test_a_text_depends_on_neither_batch_nor_chunk_nor_cache_nor_preemption(
     config: EngineConfig, events: list[Event], max_num_seqs: int, is_caching: bool

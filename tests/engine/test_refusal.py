@@ -57,7 +57,7 @@ def test_a_live_id_is_refused_and_a_finished_one_is_free_again() -> None:
 
 
 def test_a_capacity_miss_hurts_nobody_behind_it() -> None:
-    """Case 4: context 4096, pool 1024 tokens."""
+    """The context is 4096 tokens, the pool holds 1024."""
     scheduler = make_scheduler(num_blocks=65, max_model_len=4096, block_size=16, max_num_batched_tokens=256)
     with pytest.raises(RequestRefused, match="need 1504 slots: the KV pool holds 1024"):
         add(scheduler, "too long", 1500, block_size=16)

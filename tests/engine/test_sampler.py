@@ -64,7 +64,7 @@ def rows_over(draw: st.DrawFn, token_ids: st.SearchStrategy[int], vocab: int) ->
     return row(index, sibling=draw(st.integers(0, 4)), history=history, masked=sorted(masked), **chosen)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(batches())
 def test_equals_the_reference_whatever_is_beside_it(batch: tuple[Tensor, list[SampledRow]]) -> None:
     logits, rows = batch

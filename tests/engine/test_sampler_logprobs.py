@@ -25,7 +25,7 @@ def told(logits: torch.Tensor, asked: SampledRow) -> TokenLogprobs:
     return draw.logprobs
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(batches(), st.lists(st.sampled_from([None, 0, 1, 5, 20, 1000]), min_size=4, max_size=4))
 def test_equal_the_reference_whatever_else_is_asked(
     batch: tuple[torch.Tensor, list[SampledRow]], counts: list[int | None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.loading.errors import ModelError
@@ -74,7 +74,6 @@ def test_ids_are_those_of_transformers(smollm2: Tokenizer, row: dict[str, Any]) 
     assert smollm2.encode(row["text"]) == row["token_ids"]
 
 
-@settings(deadline=None)
 @given(text=st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs", "Cc", "Cn"])))
 def test_text_comes_back(smollm2: Tokenizer, tiny: Tokenizer, text: str) -> None:
     for tokenizer in (smollm2, tiny, ByteTokenizer()):
@@ -83,7 +82,6 @@ def test_text_comes_back(smollm2: Tokenizer, tiny: Tokenizer, text: str) -> None
         assert b"".join(map(tokenizer.token_bytes, ids)) == text.encode()
 
 
-@settings(deadline=None)
 @given(
     parts=st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|", "|>", "a", "\n"]))
 )

@@ -109,7 +109,7 @@ def test_the_first_text_of_a_prompt_is_spaced_though_no_control_token_is_in_fron
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581")))
 def test_text_comes_back(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
@@ -125,7 +125,7 @@ MARKS = ["<s>", "</s>", "<unk>", "<|im_end|>", "<|eot_id|>", "<think>", "<|begin
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(parts=st.lists(st.sampled_from([*MARKS, "<", "s", ">", "</", "<|", " ", "\n", "\u2581"])))
 def test_text_never_becomes_a_control_token(name: str, parts: list[str]) -> None:
     tokenizer, text = TOKENIZERS[name], "".join(parts)

@@ -8,7 +8,7 @@ from kernels import cpu, reference
 from tests.kernels.paged_batch import BLOCK_SIZE, HEAD_DIM, PagedBatch, sequences
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sequences, st.integers(0, 2**31))
 def test_attention_equals_the_reference(lens: list[tuple[int, int]], seed: int) -> None:
     one, other = PagedBatch(lens, seed), PagedBatch(lens, seed)
@@ -25,7 +25,7 @@ def test_bfloat16_attention_stays_within_its_rounding() -> None:
     assert (computed.float() - expected.float()).abs().max() < 0.03
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(sequences, st.integers(0, 2**31), st.sampled_from([torch.float32, torch.float64]))
 def test_a_cache_of_another_type_is_written_rounded_and_read_widened(
     lens: list[tuple[int, int]], seed: int, dtype: torch.dtype
@@ -56,7 +56,7 @@ def test_a_gather_has_a_limit_and_a_longer_sequence_is_gathered_alone() -> None:
     assert cpu._by_length(range(4), lengths, BLOCK_SIZE) == [[3], [0, 2], [1]]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 9), st.integers(0, 2**31))
 def test_elementwise_kernels_equal_the_reference(num_tokens: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)

@@ -18,7 +18,7 @@ def random_tensors(seed: int, dtype: torch.dtype, *shapes: tuple[int, ...]) -> l
     return [torch.randn(shape, generator=random, dtype=dtype) for shape in shapes]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.integers(1, 70), st.integers(1, 80), st.integers(1, 40), dtypes, st.integers(0, 2**31))
 def test_a_matmul_s_row_is_what_it_is_alone(
     inner: int, outer: int, num_rows: int, dtype: torch.dtype, seed: int
@@ -39,7 +39,7 @@ def test_nor_do_the_shapes_of_real_models_depend_on_the_batch(inner: int, outer:
             assert torch.equal(deterministic.linear(x[begin:end], weight), whole[begin:end])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 90), st.integers(1, 20), dtypes, st.integers(0, 2**31))
 def test_norm_and_activation_of_a_row_are_what_they_are_alone(
     width: int, num_rows: int, dtype: torch.dtype, seed: int
@@ -67,7 +67,7 @@ borders = st.lists(
 """Sequences of (tokens before, query tokens) about the borders of splits and tiles."""
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sequences | borders, st.integers(0, 2**31))
 def test_attention_equals_the_reference(lens: list[tuple[int, int]], seed: int) -> None:
     one, other = PagedBatch(lens, seed), PagedBatch(lens, seed)
@@ -77,7 +77,7 @@ def test_attention_equals_the_reference(lens: list[tuple[int, int]], seed: int) 
     assert torch.allclose(computed, expected, rtol=1e-10, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(borders, dtypes, st.sampled_from([None, torch.bfloat16]), st.integers(0, 2**31))
 def test_a_query_attends_as_it_does_alone(
     lens: list[tuple[int, int]], dtype: torch.dtype, cache_dtype: torch.dtype | None, seed: int

@@ -151,7 +151,7 @@ async def outcome(call: Callable) -> object:
         return type(error), str(error)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(OPERATIONS, max_size=15))
 async def test_both_stores_answer_alike_whatever_is_done(redis: Redis, operations: list[tuple]) -> None:
     await redis.flushall()
