@@ -14,6 +14,7 @@ from cluster.routing import choose_replica
 from cluster.sibling_text import SiblingText
 from cluster.token_inbox import TokenInbox
 from engine.block_hash import BlockHash, hash_blocks, tenant_root
+from engine.prefix_stats import PrefixStats
 from engine.request import Request, RequestOutput, Timing
 from tenants.tenant import Tenant, cache_salt
 
@@ -119,7 +120,7 @@ class ClusterGeneration:
         self._on_discarded = on_discarded
         self._num_running = len(texts)
         self._cached_tokens: int | None = None
-        self._diverged_at: int | None = None
+        self._lookup: PrefixStats | None = None
         self.timing: Timing | None = None
 
     @property
@@ -130,7 +131,7 @@ class ClusterGeneration:
     def usage(self) -> Usage:
         num_tokens = sum(text.num_tokens for text in self._texts)
         num_prompt_tokens = len(self._request.prompt_token_ids)
-        return Usage(num_prompt_tokens, num_tokens, self._cached_tokens or 0, self._diverged_at)
+        return Usage(num_prompt_tokens, num_tokens, self._cached_tokens or 0, self._lookup)
 
     async def deltas(self) -> AsyncIterator[TextDelta]:
         while self._num_running:
@@ -144,7 +145,7 @@ class ClusterGeneration:
 
     def _delta(self, output: RequestOutput) -> TextDelta:
         if self._cached_tokens is None:
-            self._cached_tokens, self._diverged_at = output.num_cached_tokens, output.diverged_at
+            self._cached_tokens, self._lookup = output.num_cached_tokens, output.lookup
         if output.timing is not None:
             self.timing = output.timing
         if output.finish_reason in ("error", "abort"):

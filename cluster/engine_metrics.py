@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from cluster.run_dir import RunDir
 from engine.counters import EngineCounters
+from engine.prefix_stats import MISS_REASONS
 from engine.request import RequestOutput
 
 _STEP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -49,9 +50,6 @@ _COUNTERS = {
         "Answers that ended with an error, alone or with their step",
     ),
     "failed_steps_total": ("failed_steps", "Steps without a result"),
-}
-_MISS_REASONS = {
-    f"prefix_miss_{reason}_tokens_total": reason for reason in ("cold", "evicted", "diverged", "below_block")
 }
 
 
@@ -116,8 +114,8 @@ class _CounterCollector(Collector):
             "Prompt tokens looked up and not found in the prefix cache, by reason",
             labels=["reason"],
         )
-        for field, reason in _MISS_REASONS.items():
-            misses.add_metric([reason], getattr(counters, field))
+        for reason in MISS_REASONS:
+            misses.add_metric([reason], getattr(counters, f"prefix_miss_{reason}_tokens_total"))
         return misses
 
     def describe(self) -> Iterable[Metric]:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine.prefix_stats import PrefixStats
 from engine.request import FinishReason, SamplingParams, Timing, TokenLogprobs
 from tenants.tenant import Tenant
 
@@ -60,8 +61,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    diverged_at: int | None = None
-    """Where the prompt left what the tenant's other prompts share with it, in tokens; None if nowhere."""
+    lookup: PrefixStats | None = None
+    """Why not more was cached; None until the replica tells, and if it was told before."""
 
 
 class Generation(Protocol):

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from cluster.generation import Usage
 from engine.counters import EngineCounters
+from engine.prefix_stats import MISS_REASONS, PrefixStats
 from engine.request import Timing
 
 MAX_TENANT_LABELS = 100
@@ -57,6 +58,9 @@ class Telemetry:
             ("tenant",),
             buckets=BUCKETS_TOKENS,
             registry=self.registry,
+        )
+        self._prefix_misses = self._counter(
+            "prefix_miss_tokens", "Of the prompt tokens, not cached, and why", "tenant", "reason"
         )
         self._cached_tokens = self._counter("cached_prompt_tokens", "Of the prompt tokens, cached", "tenant")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests", "tenant")
@@ -106,9 +110,15 @@ class Telemetry:
         tenant = self._tenant(tenant_id)
         self._prompt_tokens.labels(tenant).inc(usage.prompt_tokens)
         self._cached_tokens.labels(tenant).inc(usage.cached_tokens)
-        if usage.diverged_at is not None:
-            self._prefix_diverged_at.labels(tenant).observe(usage.diverged_at)
         self._generation_tokens.labels(tenant).inc(usage.completion_tokens)
+        if usage.lookup is not None:
+            self._count_misses(tenant, usage.lookup)
+
+    def _count_misses(self, tenant: str, lookup: PrefixStats) -> None:
+        for reason in MISS_REASONS:
+            self._prefix_misses.labels(tenant, reason).inc(getattr(lookup, f"{reason}_tokens"))
+        if lookup.diverged_at is not None:
+            self._prefix_diverged_at.labels(tenant).observe(lookup.diverged_at)
 
     def count_discarded(self, num_tokens: int) -> None:
         self._discarded_tokens.inc(num_tokens)
@@ -120,7 +130,10 @@ class Telemetry:
         self._stale_keys.inc()
 
     def count_lost_link(self) -> None:
-        """A replica is gone, or unheard, that was not asked to leave."""
+        """A replica is unheard or gone that was not asked to leave, or left before its answers had ended.
+
+        The second, too, for one whose health check failed may be asked to leave just before it dies.
+        """
         self._lost_links.inc()
 
     def count_request(self, status: int, route: str | None) -> None:

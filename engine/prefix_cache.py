@@ -9,7 +9,7 @@ from engine.block_chain import BlockChain, NamedBlock
 from engine.block_hash import BlockHash
 from engine.block_pool import IntegrityError
 from engine.prefix_history import PrefixHistory
-from engine.prefix_stats import PrefixStats, PrefixStatsByRoot
+from engine.prefix_stats import PrefixStats
 
 
 class PrefixCache:
@@ -25,7 +25,8 @@ class PrefixCache:
     """
 
     def __init__(self, block_size: int, num_blocks: int) -> None:
-        self.stats = PrefixStatsByRoot()
+        self.stats = PrefixStats()
+        """Of all lookups since the start."""
         self._block_size = block_size
         self._block_of: dict[BlockHash, int] = {}
         self._cached: dict[int, NamedBlock] = {}
@@ -51,7 +52,7 @@ class PrefixCache:
         """Explains and counts a prompt of `num_tokens` that found its first `num_hits` blocks cached."""
         blocks = list(islice(chain, self._num_cacheable(num_tokens)))
         lookup = self._history.explain(root, blocks, num_hits=num_hits, num_tokens=num_tokens)
-        self.stats.count(root, lookup)
+        self.stats += lookup
         return lookup
 
     def register(self, named: NamedBlock, block: int) -> int | None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+import msgspec
 
-MAX_ROOTS = 64
-"""Roots with figures of their own; the least recently looked up beyond it are one sum."""
+MISS_REASONS = ("cold", "evicted", "diverged", "below_block")
+"""Each has a field of `PrefixStats`: `<reason>_tokens`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixStats:
+class PrefixStats(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One lookup, or the sum of many. Each token of a prompt is in exactly one field, in this order:
 
     1. *hit*: in the leading blocks that are cached;
@@ -32,7 +28,7 @@ class PrefixStats:
     cold_tokens: int = 0
     below_block_tokens: int = 0
     diverged_at: int | None = None
-    """Position in the prompt of the first other token; in a sum the latest one."""
+    """Position in the prompt of the first other token. A sum has none."""
 
     @property
     def queries_tokens(self) -> int:
@@ -44,35 +40,11 @@ class PrefixStats:
         """What a cache that never evicts would have hit."""
         return self.hit_tokens + self.evicted_tokens
 
-    def __add__(self, later: PrefixStats) -> PrefixStats:
+    def __add__(self, other: PrefixStats) -> PrefixStats:
         return PrefixStats(
-            hit_tokens=self.hit_tokens + later.hit_tokens,
-            evicted_tokens=self.evicted_tokens + later.evicted_tokens,
-            diverged_tokens=self.diverged_tokens + later.diverged_tokens,
-            cold_tokens=self.cold_tokens + later.cold_tokens,
-            below_block_tokens=self.below_block_tokens + later.below_block_tokens,
-            diverged_at=self.diverged_at if later.diverged_at is None else later.diverged_at,
+            hit_tokens=self.hit_tokens + other.hit_tokens,
+            evicted_tokens=self.evicted_tokens + other.evicted_tokens,
+            diverged_tokens=self.diverged_tokens + other.diverged_tokens,
+            cold_tokens=self.cold_tokens + other.cold_tokens,
+            below_block_tokens=self.below_block_tokens + other.below_block_tokens,
         )
-
-
-class PrefixStatsByRoot:
-    """Owns the sums since the start: of all lookups, and of each hash root, which is one tenant's."""
-
-    def __init__(self, max_roots: int = MAX_ROOTS) -> None:
-        self.total = PrefixStats()
-        self.others = PrefixStats()
-        """Of the roots that are not kept apart (any more)."""
-        self._max_roots = max_roots
-        self._by_root: OrderedDict[bytes, PrefixStats] = OrderedDict()  # the latest looked up is last
-
-    @property
-    def by_root(self) -> Mapping[bytes, PrefixStats]:
-        """A live view, the least recently looked up first."""
-        return MappingProxyType(self._by_root)
-
-    def count(self, root: bytes, lookup: PrefixStats) -> None:
-        self.total += lookup
-        self._by_root[root] = self._by_root.pop(root, PrefixStats()) + lookup
-        if len(self._by_root) > self._max_roots:
-            _, oldest = self._by_root.popitem(last=False)
-            self.others += oldest

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from engine.prefix_stats import PrefixStats
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -107,5 +109,5 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Prompt tokens served from the cache; told once, with the first token or the finish."""
     timing: Timing | None = None
     """With the finish only."""
-    diverged_at: int | None = None
-    """With `num_cached_tokens`: where the prompt left what its tenant's other prompts share with it."""
+    lookup: PrefixStats | None = None
+    """With `num_cached_tokens`: why not more was cached; None if no lookup was counted, as on resumption."""

@@ -198,7 +198,7 @@ class RequestState:
         others = range(self.sibling + 1, self.sibling + self.num_seats)
         return [
             own,
-            *(replace(own, sibling=sibling, num_cached_tokens=None, diverged_at=None) for sibling in others),
+            *(replace(own, sibling=sibling, num_cached_tokens=None, lookup=None) for sibling in others),
         ]
 
     def _output(
@@ -223,5 +223,5 @@ class RequestState:
             error_code=error_code,
             num_cached_tokens=self.num_cached_tokens or 0 if is_first else None,
             timing=None if finish_reason is None else self.timeline.finished(now),
-            diverged_at=self.prefix_lookup.diverged_at if is_first and self.prefix_lookup else None,
+            lookup=self.prefix_lookup if is_first else None,
         )

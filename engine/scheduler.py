@@ -184,7 +184,7 @@ class Scheduler:
         self._sum_owned_slots += self._blocks.num_owned_slots
 
     def counters(self) -> EngineCounters:
-        pool, prefix = self._blocks.pool, self._blocks.cache.stats.total
+        pool, prefix = self._blocks.pool, self._blocks.cache.stats
         waiting, running = self._requests.waiting, self._requests.running
         empty_slots = self._blocks.num_empty_slots(self._holders())
         return EngineCounters(

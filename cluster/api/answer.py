@@ -36,7 +36,6 @@ class Answer:
     async def frames(self, shape: Shape) -> AsyncGenerator[bytes]:
         """Frames of the event stream, none of them empty; `[DONE]` ends a complete one. Raises `ApiError`."""
         opened: set[int] = set()
-        num_running = self._request.n
         async with aclosing(self._deltas()) as deltas:
             async for delta, finish in deltas:
                 frame = b"" if delta.sibling in opened else shape.opening(delta.sibling)
@@ -45,11 +44,8 @@ class Answer:
                     frame += shape.text(delta.sibling, delta.text, delta.tokens)
                 if finish is not None:
                     frame += shape.finish(delta.sibling, finish)
-                    num_running -= 1
-                if not num_running:
-                    frame += shape.usage(self._usage) if shape.label.include_usage else b""
-                    frame += DONE
                 yield frame
+        yield (shape.usage(self._usage) if shape.label.include_usage else b"") + DONE
 
     @property
     def _usage(self) -> Usage:

@@ -30,6 +30,7 @@ from cluster.link import (
 )
 from cluster.links import Links
 from engine.core import EngineCore
+from engine.executor import Done
 from engine.policy import FirstComeFirstServed
 from engine.request import Request, RequestOutput
 from engine.scheduler import Scheduler
@@ -63,7 +64,7 @@ class SiblingTape(TapeExecutor):
             token_ids = tuple(
                 None if row in failed else token_id for row, token_id in enumerate(result.token_ids)
             )
-            played._result = StepResult(result.step, token_ids, result.logprobs, failed)
+            return Done(StepResult(result.step, token_ids, result.logprobs, failed))
         return played
 
     def _sample(self, request: ScheduledRequest) -> int | None:
@@ -131,6 +132,7 @@ def _joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
         token_ids=first.token_ids + second.token_ids,
         logprobs=logprobs or None,
         num_cached_tokens=first.num_cached_tokens,
+        lookup=first.lookup,
     )
 
 

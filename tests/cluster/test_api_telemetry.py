@@ -14,9 +14,12 @@ from cluster.links import Links
 from cluster.telemetry import MAX_TENANT_LABELS, Telemetry
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
+from engine.prefix_stats import MISS_REASONS, PrefixStats
 from engine.request import RequestOutput, Timing
+from engine.tape import ANY_PROMPT
 from tests.cluster.fake_replica import FakeReplica, request, row
 from tests.cluster.fakes import FakeGateway, Gate, settle
+from tests.cluster.in_process import in_process, tape
 
 TEXT = "/v1/completions"
 BODY = {"model": "tiny", "prompt": "hello"}
@@ -200,6 +203,26 @@ async def test_the_times_of_every_answer_that_ended_are_observed_once_whoever_st
     await links.close()
 
 
+async def test_a_replica_that_leaves_is_lost_only_if_its_answers_had_not_ended() -> None:
+    telemetry = Telemetry(dict)
+    replicas = {name: FakeReplica(name) for name in ("ends", "dies")}
+    links = Links(lambda replica_id: replicas[replica_id], lambda: 0.0, on_lost=telemetry.count_lost_link)
+    links.set_replicas(frozenset(replicas))
+    await settle()
+    for name in replicas:
+        await links.submit(name, request(name), 3)
+    links.set_replicas(frozenset())
+    replicas["ends"].say(row("ends", 0, 5, finish="stop"))
+    await settle()
+    replicas["ends"].die()
+    await settle()
+    assert value(telemetry.registry, "lost_links_total") == 0
+    replicas["dies"].die()
+    await settle()
+    assert value(telemetry.registry, "lost_links_total") == 1
+    await links.close()
+
+
 async def test_a_link_that_breaks_is_counted_once_and_one_that_was_never_there_is_not() -> None:
     telemetry = Telemetry(dict)
     replicas = {name: FakeReplica(name) for name in ("broken", "leaving")}
@@ -230,11 +253,42 @@ def test_a_pool_without_blocks_is_not_in_use() -> None:
     assert value(registry, "kv_cache_usage_ratio", replica="r1") == 0
 
 
-def test_where_prompts_diverge_is_told_by_tenant_and_nothing_where_they_do_not() -> None:
+def misses(registry: CollectorRegistry, tenant: str) -> dict[str, float | None]:
+    return {
+        reason: value(registry, "prefix_miss_tokens_total", tenant=tenant, reason=reason)
+        for reason in MISS_REASONS
+    }
+
+
+def test_each_prompt_token_is_a_hit_or_a_miss_with_a_reason_by_tenant() -> None:
     telemetry = Telemetry(dict)
-    telemetry.count_usage("acme", Usage(100, 5, 16, diverged_at=20))
-    telemetry.count_usage("acme", Usage(100, 5, 96))
+    telemetry.count_usage("acme", Usage(100, 5, 16, PrefixStats(16, 32, 48, 0, 4, diverged_at=50)))
+    telemetry.count_usage("acme", Usage(100, 5, 0, PrefixStats(0, 0, 0, 96, 4)))
+    telemetry.count_usage("other tenant", Usage(20, 5, 0, PrefixStats(0, 0, 16, 0, 4, diverged_at=3)))
     registry = telemetry.registry
-    assert value(registry, "cached_prompt_tokens_total", tenant="acme") == 112
-    assert value(registry, "prefix_diverged_at_tokens_sum", tenant="acme") == 20
+    acme = misses(registry, "acme")
+    assert acme == {"cold": 96, "evicted": 32, "diverged": 48, "below_block": 8}
+    assert misses(registry, "other tenant") == {"cold": 0, "evicted": 0, "diverged": 16, "below_block": 4}
+    assert value(registry, "cached_prompt_tokens_total", tenant="acme") == 16
+    assert value(registry, "prompt_tokens_total", tenant="acme") == 16 + sum(filter(None, acme.values()))
+    assert value(registry, "prefix_diverged_at_tokens_sum", tenant="acme") == 50
     assert value(registry, "prefix_diverged_at_tokens_count", tenant="acme") == 1
+
+
+def test_a_prompt_that_was_not_looked_up_or_did_not_tell_yet_missed_nothing() -> None:
+    telemetry = Telemetry(dict)
+    telemetry.count_usage("acme", Usage(100, 0, 0))
+    telemetry.count_usage("acme", Usage(100, 5, 96))
+    assert misses(telemetry.registry, "acme") == dict.fromkeys(MISS_REASONS)
+    assert value(telemetry.registry, "cached_prompt_tokens_total", tenant="acme") == 96
+
+
+async def test_the_misses_of_a_tenant_come_with_the_answers_of_its_replica() -> None:
+    """A token a character, in blocks of four."""
+    async with in_process([tape({ANY_PROMPT: b"ok"})]) as gateway:
+        for prompt in ("a prompt of more", "a prompt of more", "a prompt of other words"):
+            await gateway.post(TEXT, BODY | {"prompt": prompt})
+        found = misses(gateway.telemetry.registry, "acme")
+        assert found == {"cold": 12, "evicted": 0, "diverged": 8, "below_block": 4 + 4 + 3}
+        assert value(gateway.telemetry.registry, "cached_prompt_tokens_total", tenant="acme") == 12 + 12
+        assert value(gateway.telemetry.registry, "prefix_diverged_at_tokens_sum", tenant="acme") == 12

@@ -16,6 +16,7 @@ from cluster.generation import GenerationRequest, TextDelta, ToldToken, Usage
 from cluster.link import Abort, LinkDown, SubmitReply
 from engine.block_hash import hash_blocks, tenant_root
 from engine.counters import EngineCounters
+from engine.prefix_stats import PrefixStats
 from engine.request import RequestOutput, SamplingParams, Timing, TokenLogprobs
 from tenants.tenant import cache_salt
 from tests.builders_tenants import SECRET, a_tenant
@@ -24,6 +25,7 @@ from tests.cluster.fake_replica import Admitted, FakeReplica, LinkRig, row, sett
 PROMPT = tuple(range(40))  # two full blocks of 16
 BUSY = EngineCounters(1, 0, 1000, 100, 0, 0, 0.0, 0, 0, 0)
 TIMING = Timing(0.1, 0.2, 0.3, 0.0, 0)
+LOOKUP = PrefixStats(hit_tokens=32, below_block_tokens=8)
 
 
 class Rig(LinkRig):
@@ -96,10 +98,10 @@ class TestAnAnswer:
         await rig.open("a")
         generation = await rig.start()
         assert generation.usage == Usage(40, 0, 0)
-        rig.replicas["a"].say(tokens("ab", num_cached_tokens=32))
+        rig.replicas["a"].say(tokens("ab", num_cached_tokens=32, lookup=LOOKUP))
         rig.replicas["a"].say(tokens("c", 2, finish="stop", timing=TIMING))
         await read(generation)
-        assert generation.usage == Usage(prompt_tokens=40, completion_tokens=3, cached_tokens=32)
+        assert generation.usage == Usage(40, completion_tokens=3, cached_tokens=32, lookup=LOOKUP)
         assert generation.timing == TIMING
 
     async def test_holds_half_a_character_back_and_shows_it_at_the_end(self, rig: Rig) -> None:
@@ -196,13 +198,13 @@ class TestSiblings:
         await rig.open("a")
         generation = await rig.start(n=2)
         rig.replicas["a"].say(
-            tokens("abc", num_cached_tokens=32), tokens("de", sibling=1, num_cached_tokens=0)
+            tokens("abc", num_cached_tokens=32, lookup=LOOKUP), tokens("de", sibling=1, num_cached_tokens=0)
         )
         rig.replicas["a"].say(
             tokens("", 3, finish="stop"), tokens("", 2, sibling=1, finish="stop", timing=TIMING)
         )
         await read(generation)
-        assert generation.usage == Usage(prompt_tokens=40, completion_tokens=5, cached_tokens=32)
+        assert generation.usage == Usage(40, completion_tokens=5, cached_tokens=32, lookup=LOOKUP)
         assert generation.timing == TIMING
 
     async def test_hold_back_text_of_their_own(self, rig: Rig) -> None:

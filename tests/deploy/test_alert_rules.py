@@ -124,8 +124,16 @@ FAULTS = (
     Fault("gateways one by one", "1.5 % wait", "by (le) (rate(", "by (le, gateway) (rate("),
     Fault("limit too high", "1.5 % wait", ":p99_5m > 10", ":p99_5m > 30"),
     Fault("`for` that one request outlasts", "a single slow", "for: 5m", "for: 1m"),
-    Fault("median not compared", "where everybody", "< 1.5 * (", "< 150 * ("),
-    Fault("tail against no past", "a calm busy hour", "> 3 * (", "> 0 * ("),
+    Fault("median not compared", "where everybody", "< 1.5 * ", "< 150 * "),
+    Fault("tail against no past", "a calm busy hour", "> 3 * ", "> 0 * "),
+    Fault(
+        "blind for an hour after a start",
+        "2 % take 2 to 5 s, from 20 minutes",
+        "quantile_over_time(0.5, headrace:time_to_first_token_seconds:p99_5m[1d])",
+        "(headrace:time_to_first_token_seconds:p99_5m offset 1h)",
+    ),
+    Fault("blind after quiet hours", "after two busy", " >= 0", ""),
+    Fault("an hour of trouble is usual", "after two busy", "[1d]", "[1h]"),
     Fault(
         "short preemption alerts",
         "a calm busy hour",
@@ -133,6 +141,7 @@ FAULTS = (
         "preempted_time_seconds:p99_5m > 0.1",
     ),
     Fault("pool never full", "the KV pool", "usage_ratio > 0.9", "usage_ratio > 1"),
+    Fault("busy taken for short of memory", "the KV pool", " and headrace_engine_requests_waiting > 0", ""),
     Fault(
         "broken invariant forgotten",
         "a broken invariant",

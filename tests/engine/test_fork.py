@@ -173,7 +173,7 @@ def test_what_could_never_be_forked_is_refused(fields: dict, complaint: str) -> 
         add(scheduler, "a", fields.pop("prompt", 5), max_tokens=4, **fields)
 
 
-def test_an_error_before_the_fork_is_told_to_every_sibling() -> None:
+def test_an_error_before_the_fork_is_told_to_every_sibling_and_the_lookup_to_the_first() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a", 9, n=3)
     plan = scheduler.schedule(0)
@@ -184,3 +184,4 @@ def test_an_error_before_the_fork_is_told_to_every_sibling() -> None:
         (2, "error"),
     ]
     assert [output.num_cached_tokens for output in outputs] == [0, None, None]
+    assert [output.lookup is not None for output in outputs] == [True, False, False]

@@ -241,7 +241,7 @@ def test_neither_a_resumed_request_nor_a_preempted_one_that_returns_is_looked_up
         allocator.adopt(state, allocator.match(state))
         allocator.release(state)
         state.preempt(now=0.0)
-    assert allocator.cache.stats.total.queries_tokens == 6
+    assert allocator.cache.stats.queries_tokens == 6
 
 
 def test_siblings_look_nothing_up() -> None:
@@ -259,7 +259,7 @@ def test_nor_does_a_sibling_that_was_preempted() -> None:
     sibling.preempt(now=0.0)
     allocator.adopt(sibling, allocator.match(sibling))
     assert sibling.prefix_lookup is None
-    assert allocator.cache.stats.total.queries_tokens == 9
+    assert allocator.cache.stats.queries_tokens == 9
 
 
 # --- two contents that share a name ---------------------------------------------------------

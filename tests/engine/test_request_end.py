@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from engine.prefix_stats import PrefixStats
 from engine.request import SamplingParams, Timing
 from tests.builders import (
     EOS,
@@ -162,10 +163,51 @@ def test_history_is_prompt_and_output_where_penalties_read_it() -> None:
     ]
 
 
-def test_where_a_prompt_left_the_known_way_is_told_once() -> None:
+def test_what_the_lookup_found_is_told_once_with_the_first_token() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a", (*range(10), 90, 91, 92), max_tokens=1)
     step(scheduler)
     add(scheduler, "b", (*range(10), 80, 81, 82), max_tokens=2)
     outputs = [one_output(scheduler), one_output(scheduler)]
-    assert [(output.num_cached_tokens, output.diverged_at) for output in outputs] == [(8, 10), (None, None)]
+    found = PrefixStats(hit_tokens=8, diverged_tokens=4, below_block_tokens=1, diverged_at=10)
+    assert [output.lookup for output in outputs] == [found, None]
+    assert outputs[0].num_cached_tokens == found.hit_tokens
+
+
+def test_or_with_an_end_that_comes_before_it() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=16, max_num_seqs=1)
+    add(scheduler, "a", range(40))
+    step(scheduler)
+    (output,) = scheduler.abort("a", 0)
+    assert output.lookup == PrefixStats(cold_tokens=36, below_block_tokens=4)
+
+
+def test_one_that_ends_before_it_is_admitted_looked_nothing_up() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a")
+    (output,) = scheduler.abort("a", 0)
+    assert output.lookup is None
+
+
+def test_a_resumed_one_was_looked_up_where_it_began() -> None:
+    scheduler = make_scheduler()
+    for request_id, outputs in (("first", ()), ("resumed", (7, 7))):
+        add(scheduler, request_id, range(9), output_token_ids=outputs, max_tokens=len(outputs) + 1)
+        output = one_output(scheduler)
+    assert (output.num_cached_tokens, output.lookup) == (8, None)
+
+
+def test_one_that_was_preempted_before_its_first_token_tells_its_first_lookup() -> None:
+    """The old one grows into what the young one's prompt holds."""
+    scheduler = make_scheduler(num_blocks=9, max_num_batched_tokens=8, max_num_seqs=2)
+    add(scheduler, "old", range(15), max_tokens=8)
+    add(scheduler, "young", range(100, 116), max_tokens=1)
+    told = {}
+    was_preempted = False
+    for _ in range(20):
+        plan = scheduler.schedule(0)
+        was_preempted |= plan.preempted == ("young",)
+        for output in scheduler.update(plan, answer(plan), 0):
+            told.setdefault(output.request_id, output.lookup)
+    assert was_preempted
+    assert told["young"] == PrefixStats(cold_tokens=12, below_block_tokens=4)
