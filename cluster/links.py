@@ -144,15 +144,17 @@ class Links:
         """The request's inbox, or the reply that refuses it. Raises `LinkDown`.
 
         Unless an inbox is returned, nothing stays taken: a call whose fate is unknown (timed out,
-        cancelled) is followed by an abort, which the replica remembers if it comes first.
+        cancelled, the link broken meanwhile) is followed by an abort, which the replica remembers if it comes first.
         """
-        self.hello(replica_id)
+        hello = self.hello(replica_id)
         link = self._links[replica_id]
         inbox = TokenInbox(request, replica_id)
         link.inboxes[request.request_id] = inbox
         link.in_flight[request.request_id] = uncached_tokens
         try:
             reply = await link.calls.submit(request)
+            if link.hello is not hello:
+                raise LinkDown("the link broke while the request was on its way")
         except BaseException:
             self._drop(link, request.request_id)
             self._start_chore(self._send_abort(link, Abort(request.request_id)))

@@ -16,12 +16,15 @@ class Watchdog:
         self._limit_s = limit_s
         self._last_advance = now
         self._num_computed_tokens = -1
+        self._had_work = False
 
     def observe(self, counters: EngineCounters, *, has_work: bool, now: float) -> None:
         """What was seen at `now`; call it a few times in `limit_s`."""
-        if not has_work or counters.computed_tokens_total != self._num_computed_tokens:
+        is_new = has_work and not self._had_work  # it may have come just now
+        if not has_work or is_new or counters.computed_tokens_total != self._num_computed_tokens:
             self._num_computed_tokens = counters.computed_tokens_total
             self._last_advance = now
+        self._had_work = has_work
 
     def is_stalled(self, now: float) -> bool:
         return now - self._last_advance >= self._limit_s

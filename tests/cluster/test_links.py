@@ -102,6 +102,22 @@ async def test_a_submit_of_unknown_fate_is_followed_by_an_abort(linked: Rig) -> 
     assert linked.links.candidates()[0].in_flight_tokens == 0
 
 
+async def test_a_submit_that_is_accepted_after_its_link_broke_is_followed_by_an_abort(linked: Rig) -> None:
+    """Attached anew the replica knows nothing of it when it arrives: it would run to its end for nobody."""
+    replica = linked.replicas["a"]
+    replica.reply = accepted = asyncio.Event()
+    call = asyncio.create_task(submitted(linked))
+    await settle()
+    replica.die()
+    await replica.attached_again.wait()
+    await settle()
+    accepted.set()
+    with pytest.raises(LinkDown, match="the link broke while the request was on its way"):
+        await call
+    await settle()
+    assert replica.aborted == [Abort("r")]
+
+
 async def test_a_cancelled_submit_is_followed_by_an_abort(linked: Rig) -> None:
     linked.replicas["a"].reply = asyncio.Event()
     task = asyncio.ensure_future(linked.links.submit("a", request(), 3))

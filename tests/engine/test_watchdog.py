@@ -29,8 +29,17 @@ def test_a_token_computed_or_a_moment_without_work_begins_anew() -> None:
         watchdog.observe(counters, has_work=has_work, now=now)
         assert not watchdog.is_stalled(now)
     watchdog.observe(after(2), has_work=True, now=16.9)
-    assert not watchdog.is_stalled(16.9)
-    assert watchdog.is_stalled(17.0)
+    assert not watchdog.is_stalled(21.8)
+    assert watchdog.is_stalled(21.9)
+
+
+def test_work_that_comes_after_rest_has_the_whole_limit() -> None:
+    watchdog = Watchdog(0.4, now=0.0)
+    watchdog.observe(after(7), has_work=False, now=10.0)
+    watchdog.observe(after(7), has_work=True, now=10.5)
+    assert not watchdog.is_stalled(10.5)
+    watchdog.observe(after(7), has_work=True, now=10.9)
+    assert watchdog.is_stalled(10.9)
 
 
 def test_no_work_is_no_stall() -> None:
