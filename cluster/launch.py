@@ -29,12 +29,11 @@ from cluster.redis_server import RedisServer, RedisServerError
 from cluster.run_dir import RunDir, RunDirBusy
 from cluster.serve_command import SETTINGS_VARIABLE
 from cluster.settings import ServeSettings, root_secret
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, EnginePlan
 from cluster.stages import Stages, StartError
 from cluster.start_reports import StartReports
 from cluster.start_watch import StartWatch
 from cluster.supervisor import ASKS_TO_STOP, adopt_orphans, sweep_descendants
-from engine.config import EngineConfig
 from tenants.bootstrap import BootstrapError, KeyFiles, ensure_demo
 from tenants.redis_client import connect
 from tenants.store import StoreUnavailable
@@ -85,17 +84,17 @@ class Launcher:
             check_state_dir(settings.state_dir)
             check_device(settings.device, settings.replicas)
             source = open_model(settings)
-            engine, dtype, warning = plan_engine(settings, source)
-            check_memory(settings, source, engine, dtype)
+            plan = plan_engine(settings, source)
+            check_memory(settings, source, plan)
             self._run_dir = self._claim_run_dir()
             root_secret(settings.state_dir)
-            detail(f"{source.served_name}, {dtype}, context {engine.max_model_len}")
-        if warning:
-            self._warn(warning)
+            detail(f"{source.served_name}, {plan.dtype}, context {plan.config.max_model_len}")
+        if plan.warning:
+            self._warn(plan.warning)
         with self.stages.stage("Redis") as detail:
             redis_url = self._open_redis()
             detail("started" if self._redis else "joined")
-        spec = self._spec(engine, dtype, settings.served_model_name or source.served_name, redis_url)
+        spec = self._spec(plan, settings.served_model_name or source.served_name, redis_url)
         with self.stages.stage("Ray"):
             self._start_ray(spec)
             self._deploy(spec)
@@ -138,13 +137,12 @@ class Launcher:
             raise StartError(str(error), "use the HEADRACE_SECRET or --state-dir of then") from None
         return url
 
-    def _spec(self, engine: EngineConfig, dtype: str, served_name: str, redis_url: str) -> ClusterSpec:
+    def _spec(self, engine: EnginePlan, served_name: str, redis_url: str) -> ClusterSpec:
         assert self._run_dir is not None
         settings = self._settings.model_copy(update={"state_dir": self._settings.state_dir.resolve()})
         return ClusterSpec(
             settings=settings,
             engine=engine,
-            dtype=dtype,
             served_name=served_name,
             redis_url=redis_url,
             cluster_id=secrets.token_hex(8),

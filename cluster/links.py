@@ -144,7 +144,8 @@ class Links:
         """The request's inbox, or the reply that refuses it. Raises `LinkDown`.
 
         Unless an inbox is returned, nothing stays taken: a call whose fate is unknown (timed out,
-        cancelled, the link broken meanwhile) is followed by an abort, which the replica remembers if it comes first.
+        cancelled, the link broken meanwhile) is followed by an abort, which the replica remembers if
+        it comes first.
         """
         hello = self.hello(replica_id)
         link = self._links[replica_id]

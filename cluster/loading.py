@@ -17,11 +17,16 @@ from engine.loading.source import ModelError, resolve_model
 from engine.policy import FirstComeFirstServed
 from engine.scheduler import Scheduler
 
+SLOWER_THAN_WARM_UP = 2.0
+"""The warm-up takes the heaviest steps there are; under load one may take so much longer than all of it."""
+
 
 @dataclass(frozen=True)
 class LoadedEngine:
     core: EngineCore
     hello: Hello
+    watchdog_s: float
+    """How long it may stand still: what was asked for, and never less than a long step can take."""
 
 
 def load_engine(spec: ClusterSpec, replica_id: str) -> LoadedEngine:
@@ -38,33 +43,34 @@ def load_engine(spec: ClusterSpec, replica_id: str) -> LoadedEngine:
 
 
 def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEngine:
-    source = resolve_model(spec.settings.model)
+    source, config = resolve_model(spec.settings.model), spec.engine.config
     executor = build_executor(
         source,
-        spec.engine,
-        dtype=spec.dtype,
+        config,
+        dtype=spec.engine.dtype,
         device=spec.settings.device,
-        kv_dtype=spec.kv_dtype,
+        kv_dtype=spec.engine.kv_dtype,
         deterministic=spec.settings.deterministic,
         num_threads=spec.threads_per_replica,
         stage=lambda name: reports.stage(replica_id, name, time.monotonic),
     )
     if spec.settings.fault is not None:
         executor = FaultyExecutor(executor, parse_faults(spec.settings.fault))
-    scheduler = Scheduler(spec.engine, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
+    scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
     core = EngineCore(scheduler, executor, time.monotonic)
     hello = Hello(
         replica_id=replica_id,
         incarnation=secrets.randbits(32),
         model_id=source.config.model_id,
         revision=source.config.revision,
-        hash_root=model_root(source.config, kv_dtype=spec.kv_dtype),
-        block_size=spec.engine.block_size,
-        max_model_len=spec.engine.max_model_len,
-        max_num_seqs=spec.engine.max_num_seqs,
-        num_blocks=spec.engine.num_blocks,
+        hash_root=model_root(source.config, kv_dtype=spec.engine.kv_dtype),
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        num_blocks=config.num_blocks,
     )
-    return LoadedEngine(core, hello)
+    longest_step_s = SLOWER_THAN_WARM_UP * reports.seconds.get("warm-up", 0.0)
+    return LoadedEngine(core, hello, max(spec.settings.watchdog_s, longest_step_s))
 
 
 def _explain(error: Exception) -> tuple[str, str]:

@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 
 from cluster.settings import ServeSettings
+from cluster.spec import EnginePlan
 from cluster.stages import StartError
+from engine.chat_template import ChatTemplate
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.dtype import resolve_dtype, resolve_kv_dtype
 from engine.kv_memory import kv_bytes_per_block, num_blocks_for
@@ -51,16 +53,22 @@ def check_device(device: str, replicas: int, devices: Path = Path("/dev")) -> No
 
 
 def open_model(settings: ServeSettings) -> ModelSource:
+    """Raises `StartError` also for what only gateways read of a model: there it would fail late."""
     try:
-        return resolve_model(settings.model)
+        source = resolve_model(settings.model)
+        tokenizer, template = source.tokenizer(), source.chat_template()
+        if template is not None:
+            ChatTemplate(template, tokenizer)
+        return source
     except ModelError as error:
         raise StartError(f"--model {settings.model}: {error.message}", error.remedy) from None
 
 
-def plan_engine(settings: ServeSettings, source: ModelSource) -> tuple[EngineConfig, str, str | None]:
-    """The engine's sizes, the dtype, and a warning if the context had to be lowered."""
+def plan_engine(settings: ServeSettings, source: ModelSource) -> EnginePlan:
+    """Raises `StartError` if the model, or the context that was asked for, cannot be served."""
     dtype = resolve_dtype(settings.dtype, settings.device, deterministic=settings.deterministic)
-    block_bytes = kv_bytes_per_block(source.config, resolve_kv_dtype(settings.kv_cache_dtype, dtype))
+    kv_dtype = resolve_kv_dtype(settings.kv_cache_dtype, dtype)
+    block_bytes = kv_bytes_per_block(source.config, kv_dtype)
     try:
         num_blocks = num_blocks_for(settings.kv_memory, block_bytes)
         context = check_max_model_len(
@@ -88,14 +96,13 @@ def plan_engine(settings: ServeSettings, source: ModelSource) -> tuple[EngineCon
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
     )
-    return config, dtype, warning
+    return EnginePlan(config, dtype, kv_dtype, warning)
 
 
 def check_memory(
     settings: ServeSettings,
     source: ModelSource,
-    engine: EngineConfig,
-    dtype: str,
+    plan: EnginePlan,
     *,
     beside_bytes: int = CLUSTER_OVERHEAD_BYTES,
 ) -> None:
@@ -105,10 +112,11 @@ def check_memory(
     """
     if settings.device != "cpu":
         return
-    each = source.weights_bytes(dtype) + REPLICA_OVERHEAD_BYTES
+    each = source.weights_bytes(plan.dtype) + REPLICA_OVERHEAD_BYTES
     if source.tape is None:
-        kv_dtype = resolve_kv_dtype(settings.kv_cache_dtype, dtype)
-        each += settings.kv_memory + activation_bytes(source.config, engine, dtype, kv_dtype)
+        each += settings.kv_memory + activation_bytes(
+            source.config, plan.config, plan.dtype, plan.kv_dtype, deterministic=settings.deterministic
+        )
     needed = settings.replicas * each + beside_bytes
     free = psutil.virtual_memory().available
     if needed > free:

@@ -47,7 +47,7 @@ class Replica:
             on_step=metrics.observe_step,
             on_integrity_error=metrics.integrity_errors.inc,
             on_fatal=_end_process,
-            watchdog_s=spec.settings.watchdog_s,
+            watchdog_s=loaded.watchdog_s,
         )
         metrics.serve(self._replica_id, spec.run_dir)
         sys.setswitchinterval(SWITCH_INTERVAL_S)

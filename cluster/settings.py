@@ -58,7 +58,10 @@ class ServeSettings(BaseSettings):
     max_num_seqs: int = Field(32, ge=1, le=1024, description="requests that run at once in a replica")
     max_num_batched_tokens: int = Field(256, ge=1, le=65536, description="token budget of one engine step")
     watchdog_s: float = Field(
-        5.0, gt=0, le=3600, description="a replica with work that advances nothing for so long is replaced"
+        5.0,
+        gt=0,
+        le=3600,
+        description="a replica that has work and stands still for so long, or twice its warm-up, is replaced",
     )
     log_level: LogLevel = Field("info", description="what goes to the log files")
     fault: str | None = Field(None, description="steps that fail on purpose, for tests: raise@3,nan@5:0")

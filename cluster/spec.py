@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -9,27 +10,32 @@ from pydantic import BaseModel, ConfigDict
 from cluster.run_dir import RunDir
 from cluster.settings import ServeSettings
 from engine.config import EngineConfig
-from engine.dtype import resolve_kv_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What each replica's engine will be: decided before anything is loaded, with every `auto` resolved."""
+
+    config: EngineConfig
+    dtype: str
+    """Of the weights: float32 or bfloat16."""
+    kv_dtype: str
+    """Of the KV cache."""
+    warning: str | None = None
+    """Said at the start if the context had to be lowered."""
 
 
 class ClusterSpec(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     settings: ServeSettings
-    engine: EngineConfig
-    dtype: str
-    """Resolved: float32 or bfloat16."""
+    engine: EnginePlan
     served_name: str
     redis_url: str
     cluster_id: str
     """Random; tells this start from earlier ones."""
     run_path: Path
     threads_per_replica: int
-
-    @property
-    def kv_dtype(self) -> str:
-        """Of the KV cache, resolved."""
-        return resolve_kv_dtype(self.settings.kv_cache_dtype, self.dtype)
 
     @property
     def run_dir(self) -> RunDir:

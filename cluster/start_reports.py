@@ -40,6 +40,8 @@ class StartReports:
         self._redis = redis.Redis.from_url(redis_url, socket_timeout=5, socket_connect_timeout=5)
         self._key = _KEY.format(cluster_id)
         self.current = "replica"
+        self.seconds: dict[str, float] = {}
+        """Of each stage that has passed here."""
 
     def push(self, report: StageReport) -> None:
         try:
@@ -69,4 +71,5 @@ class StartReports:
         begun = clock()
         details: list[str] = []
         yield details.append
-        self.push(StageReport(replica_id, name, clock() - begun, "; ".join(details)))
+        self.seconds[name] = clock() - begun
+        self.push(StageReport(replica_id, name, self.seconds[name], "; ".join(details)))

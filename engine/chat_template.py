@@ -15,13 +15,14 @@ from itertools import pairwise
 from typing import NoReturn
 
 import msgspec
-from jinja2 import TemplateError as JinjaError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engine.loading.errors import ModelError
 from engine.tokenizer import Tokenizer
 
 MAX_SOURCE_CHARACTERS = 2**18
 MAX_RENDERED_CHARACTERS = 2**24
+_REMEDY = "download the model again, or mend its template"
 
 _NONCHARACTERS = [chr(c) for c in range(0xFDD0, 0xFDF0)] + [
     chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF)
@@ -29,7 +30,7 @@ _NONCHARACTERS = [chr(c) for c in range(0xFDD0, 0xFDF0)] + [
 
 
 class TemplateError(Exception):
-    """The template refused these messages, or cannot be used at all."""
+    """The template refused these messages, or failed on them."""
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -43,24 +44,24 @@ class ChatMessage(msgspec.Struct, frozen=True):
 class ChatTemplate:
     """A compiled template and the control tokens that it may emit.
 
-    Raises TemplateError for a source that is no template or longer than `MAX_SOURCE_CHARACTERS`.
+    Raises ModelError for a source that is no template or longer than `MAX_SOURCE_CHARACTERS`.
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
         if len(source) > MAX_SOURCE_CHARACTERS:
-            raise TemplateError(
-                f"the chat template has {len(source)} characters, over {MAX_SOURCE_CHARACTERS}"
+            raise ModelError(
+                f"the chat template has {len(source)} characters, over {MAX_SOURCE_CHARACTERS}", _REMEDY
             )
         try:
             self._template = _environment().from_string(source)
-        except (JinjaError, RecursionError) as error:
-            raise TemplateError(f"the chat template is malformed: {error}") from None
+        except Exception as error:  # Jinja makes Python of it, which may refuse it in ways of its own
+            raise ModelError(f"the chat template is malformed: {error}", _REMEDY) from None
         self._source = source
         self._tokenizer = tokenizer
         self._control_tokens = dict(tokenizer.control_tokens)
         short = [literal for literal in self._control_tokens if len(literal) < 2]
         if short:
-            raise TemplateError(f"control token {short[0]!r} is too short to tell from text")
+            raise ModelError(f"control token {short[0]!r} is too short to tell from text", _REMEDY)
         self._guard = _Guard(tuple(self._control_tokens))
         self._literal_of = {i: literal for literal, i in self._control_tokens.items()}
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from engine.block_pool import NULL_BLOCK
 from engine.step import ScheduledRequest
 
 
@@ -30,9 +31,9 @@ def step_tensors(scheduled: Sequence[ScheduledRequest], block_size: int, device:
     query_lens = [request.num_scheduled_tokens for request in scheduled]
     cu_query_lens = [0, *accumulate(query_lens)]
     max_blocks = max(len(request.block_table) for request in scheduled)
+    padding = (NULL_BLOCK,) * max_blocks
     block_table = torch.tensor(
-        [request.block_table + (0,) * (max_blocks - len(request.block_table)) for request in scheduled],
-        dtype=torch.int32,
+        [(request.block_table + padding)[:max_blocks] for request in scheduled], dtype=torch.int32
     )
     positions = torch.tensor(
         [

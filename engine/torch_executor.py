@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engine.attention_backend import KvShape, attention_backend
+from engine.attention_backend import attention_backend, kv_shape
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.executor import Done
 from engine.kv_cache import KvCache
@@ -49,6 +49,7 @@ class TorchExecutor:
         self._config = config
         self._device = torch.device(device)
         self._dtype, self._kv_dtype = _DTYPES[dtype], _DTYPES[kv_dtype or dtype]
+        self._is_deterministic = deterministic
         self._backend = attention_backend(self._device, is_deterministic=deterministic)
         with torch.inference_mode():
             weights = load_weights(config, source.weights(), dtype=self._dtype, device=self._device)
@@ -56,7 +57,7 @@ class TorchExecutor:
 
     def allocate_kv(self, num_blocks: int, block_size: int = BLOCK_SIZE) -> None:
         """Takes the memory of `num_blocks` blocks, the null block 0 included."""
-        shape = KvShape.of(self._config, block_size, self._dtype, self._kv_dtype)
+        shape = kv_shape(self._config, block_size, self._dtype, self._kv_dtype)
         self._kv = KvCache(self._config.num_layers, num_blocks, shape, self._device)
 
     def warm_up(self, engine: EngineConfig) -> int | None:
@@ -80,6 +81,9 @@ class TorchExecutor:
         self._kv.copy_blocks(plan.copies)
         if not plan.scheduled:
             return StepResult(plan.step, ())
+        if self._is_deterministic:
+            # Said in every step, for torch keeps it thread by thread: a matmul's bits follow its threads.
+            torch.set_num_threads(1)
         tensors = step_tensors(plan.scheduled, self._kv.shape.block_size, self._device)
         hidden = self._forward(tensors)
         poisoned = self._clear_poisoned(tensors, hidden)

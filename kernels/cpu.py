@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.kv_shape import KvShape
+
 PADDING_LIMIT = 2
 """Decodes share one gather while the longest has at most so many times the blocks of the shortest."""
 GATHER_LIMIT = 16_384
@@ -58,14 +60,9 @@ class PagedStep:
         slot_mapping: Tensor,  # [T] int64
         cu_query_lens: Sequence[int],  # S + 1
         seq_lens: Sequence[int],  # S
-        *,
-        block_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        scale: float,
-        dtype: torch.dtype,
-        cache_dtype: torch.dtype,
+        kv: KvShape,
     ) -> None:
+        block_size, num_kv_heads = kv.block_size, kv.num_kv_heads
         heads = torch.arange(num_kv_heads)
         block, offset = slot_mapping // block_size, slot_mapping % block_size
         self._write_rows = ((block[:, None] * num_kv_heads + heads) * block_size + offset[:, None]).flatten()
@@ -75,14 +72,11 @@ class PagedStep:
         groups = _by_length(decodes, seq_lens, block_size)
         # One gather buffer for all groups and layers: fresh memory for each would cost more than the copy.
         most = max((len(group) * -(-seq_lens[group[0]] // block_size) for group in groups), default=0)
-        shape = (most * num_kv_heads, block_size * head_dim)
-        buffers = torch.empty(shape, dtype=cache_dtype), torch.empty(shape, dtype=cache_dtype)
-        self._groups = [
-            _DecodeGroup(group, cu_query_lens, seq_lens, rows, block_size, scale, dtype, buffers)
-            for group in groups
-        ]
+        shape = (most * num_kv_heads, block_size * kv.head_dim)
+        buffers = torch.empty(shape, dtype=kv.cache_dtype), torch.empty(shape, dtype=kv.cache_dtype)
+        self._groups = [_DecodeGroup(group, cu_query_lens, seq_lens, rows, kv, buffers) for group in groups]
         self._chunks = [
-            _Chunk(cu_query_lens[s], query_len, seq_lens[s], rows[s], block_size, scale)
+            _Chunk(cu_query_lens[s], query_len, seq_lens[s], rows[s], kv)
             for s, query_len in enumerate(query_lens)
             if query_len > 1
         ]
@@ -113,21 +107,19 @@ class _DecodeGroup:
         cu_query_lens: Sequence[int],
         seq_lens: Sequence[int],
         rows: Tensor,
-        block_size: int,
-        scale: float,
-        dtype: torch.dtype,
+        kv: KvShape,
         buffers: tuple[Tensor, Tensor],
     ) -> None:
         self._tokens = torch.tensor([cu_query_lens[s] for s in members])
         lens = torch.tensor([seq_lens[s] for s in members])
-        num_blocks = -(-int(lens.max()) // block_size)
+        num_blocks = -(-int(lens.max()) // kv.block_size)
         self._rows = rows[torch.tensor(members), :, :num_blocks].flatten()
-        self._length = num_blocks * block_size
+        self._length = num_blocks * kv.block_size
         is_padding = torch.arange(self._length) >= lens[:, None]
-        mask = torch.zeros(is_padding.shape, dtype=dtype).masked_fill_(is_padding, float("-inf"))
-        self._mask = mask.repeat_interleave(rows.shape[1], dim=0).unsqueeze(1)  # [members * KVH, 1, length]
+        mask = torch.zeros(is_padding.shape, dtype=kv.dtype).masked_fill_(is_padding, float("-inf"))
+        self._mask = mask.repeat_interleave(kv.num_kv_heads, dim=0).unsqueeze(1)  # [members * KVH, 1, length]
         self._key, self._value = (buffer[: len(self._rows)] for buffer in buffers)
-        self._scale = scale
+        self._scale = kv.scale
 
     def attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor, output: Tensor) -> None:
         batch, head_dim = self._mask.shape[0], query.shape[-1]
@@ -143,15 +135,13 @@ class _DecodeGroup:
 class _Chunk:
     """The queries of one sequence's prefill chunk, over its context and themselves."""
 
-    def __init__(
-        self, start: int, query_len: int, seq_len: int, rows: Tensor, block_size: int, scale: float
-    ) -> None:
+    def __init__(self, start: int, query_len: int, seq_len: int, rows: Tensor, kv: KvShape) -> None:
         self._tokens = slice(start, start + query_len)
-        self._rows = rows[:, : -(-seq_len // block_size)].flatten()
-        self._num_kv_heads = rows.shape[0]
+        self._rows = rows[:, : -(-seq_len // kv.block_size)].flatten()
+        self._num_kv_heads = kv.num_kv_heads
         self._seq_len = seq_len
         self._mask = torch.ones(query_len, seq_len, dtype=torch.bool).tril_(seq_len - query_len)
-        self._scale = scale
+        self._scale = kv.scale
 
     def attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor, output: Tensor) -> None:
         head_dim = query.shape[-1]

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.kv_shape import KvShape
+
 TILE = 16
 """Rows of every matmul. A multiple of it would not do: 64 rows may be summed in another order."""
 SPLIT = 128
@@ -52,17 +54,13 @@ class PagedStep:
         slot_mapping: Tensor,  # [T] int64
         cu_query_lens: Sequence[int],  # S + 1
         seq_lens: Sequence[int],  # S
-        *,
-        block_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        scale: float,
+        kv: KvShape,
     ) -> None:
-        self._num_kv_heads = num_kv_heads
-        self._scale = scale
-        self._block, self._offset = slot_mapping // block_size, slot_mapping % block_size
+        self._num_kv_heads = kv.num_kv_heads
+        self._scale = kv.scale
+        self._block, self._offset = slot_mapping // kv.block_size, slot_mapping % kv.block_size
         tiles = [
-            _tiles_of(begin, end, seq_len, num_heads // num_kv_heads)
+            _tiles_of(begin, end, seq_len, kv.num_heads // kv.num_kv_heads)
             for (begin, end), seq_len in zip(pairwise(cu_query_lens), seq_lens, strict=True)
         ]
         device = block_table.device
@@ -72,7 +70,7 @@ class PagedStep:
         num_tiles = torch.tensor([len(tokens) for tokens, _, _ in tiles], device=device)
         tables = block_table.long().repeat_interleave(num_tiles, dim=0)
         self._splits = [
-            _Split(first, positions, tables, block_size, num_kv_heads)
+            _Split(first, positions, tables, kv.block_size, kv.num_kv_heads)
             for first in range(0, max(seq_lens), SPLIT)
         ]
 

@@ -6,8 +6,12 @@ flattened; H query heads in H / KVH groups over KVH key heads; D values a head; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from kernels.kv_shape import KvShape
 
 
 def linear(
@@ -88,6 +92,34 @@ def paged_attention(
         value = _context(v_cache, block_table[sequence], seq_len)
         output[rows] = _causal_attention(query[rows], key, value, scale)
     return output
+
+
+class PagedStep:
+    """`kv_write` and `paged_attention` of one step's batch."""
+
+    def __init__(
+        self,
+        block_table: Tensor,  # [S, max_blocks] int32
+        slot_mapping: Tensor,  # [T] int64
+        cu_query_lens: Sequence[int],  # S + 1
+        seq_lens: Sequence[int],  # S
+        kv: KvShape,
+    ) -> None:
+        self._block_table = block_table
+        self._slot_mapping = slot_mapping
+        self._cu_query_lens = torch.tensor(cu_query_lens, dtype=torch.int32)
+        self._seq_lens = torch.tensor(seq_lens, dtype=torch.int32)
+        self._scale = kv.scale
+
+    def kv_write(self, key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+        """Puts key and value [T, KVH, D] into the step's slots."""
+        kv_write(key, value, k_cache, v_cache, self._slot_mapping)
+
+    def attend(self, query: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """Causal attention of the step's queries [T, H, D]. Returns [T, H, D]."""
+        return paged_attention(
+            query, k_cache, v_cache, self._block_table, self._cu_query_lens, self._seq_lens, self._scale
+        )
 
 
 def _context(cache: Tensor, blocks: Tensor, seq_len: int) -> Tensor:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from random import Random
 
-from engine.block_hash import hash_blocks, model_root
-from engine.config import ModelConfig
+from engine.block_hash import BlockHash, hash_blocks
 from engine.request import Request, SamplingParams
 
 
 class RequestMaker:
-    """What it makes follows from the seed and the order of calls."""
+    """What it makes follows from the seed and the order of calls. `hash_root` is the model's."""
 
-    def __init__(self, model: ModelConfig, block_size: int, seed: int) -> None:
-        self._vocab_size = model.vocab_size
-        self._root = model_root(model, kv_dtype="bench")
+    def __init__(self, vocab_size: int, hash_root: BlockHash, block_size: int, seed: int) -> None:
+        self._vocab_size = vocab_size
+        self._hash_root = hash_root
         self._block_size = block_size
         self._rng = Random(seed)
 
@@ -30,6 +29,6 @@ class RequestMaker:
             request_id=request_id,
             prompt_token_ids=prompt,
             sampling=SamplingParams(max_tokens=output_tokens, temperature=0.0, ignore_eos=True),
-            hash_root=self._root,
-            block_hashes=hash_blocks(self._root, prompt, self._block_size),
+            hash_root=self._hash_root,
+            block_hashes=hash_blocks(self._hash_root, prompt, self._block_size),
         )

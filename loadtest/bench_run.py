@@ -10,9 +10,10 @@ from typing import Any
 from engine.core import EngineCore
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput
+from engine.step import StepPlan
 from engine.text_stream import TextStream
 from loadtest.percentiles import percentiles
-from loadtest.timed_executor import TimedExecutor
+from loadtest.watched_executor import WatchedExecutor
 
 _PERCENTS = (50, 99)
 
@@ -22,8 +23,8 @@ class EngineFailed(Exception):
 
 
 @dataclass
-class Answer:
-    """One request while it runs; times in seconds of the bench's clock, steps in the run's count."""
+class MeasuredRequest:
+    """One request and its tokens' times, in seconds of the bench's clock; steps in the run's count."""
 
     begun: float
     begun_step: int
@@ -38,76 +39,86 @@ class Answer:
 
 
 class BenchRun:
-    """Owns the answers of one run, and what its steps took."""
+    """Owns the requests of one run, and what its steps took.
+
+    The engine is `core`, around `watched`. `clock` is the engine's. `least_s_of`: seconds that a step
+    must take at least; None where there is no such limit.
+    """
 
     def __init__(
         self,
         core: EngineCore,
-        executor: TimedExecutor,
+        watched: WatchedExecutor,
         token_bytes: Callable[[int], bytes],
         clock: Callable[[], float],
+        least_s_of: Callable[[StepPlan], float] | None = None,
     ) -> None:
         self._core = core
-        self._executor = executor
         self._token_bytes = token_bytes
         self._clock = clock
+        self._least_s_of = least_s_of
         self._before = core.counters()
-        self._model_s_before, self._least_s_before = executor.model_s, executor.least_s
+        self._executor_s_before = core.executor_s
         self._begun = clock()
         self._step_s = 0.0
-        self._answers: dict[str, Answer] = {}
+        self._least_s = 0.0
+        self._requests: dict[str, MeasuredRequest] = {}
         self.num_steps = 0
+        watched.on_plan = self._count_limit
 
-    def add(self, request: Request) -> Answer:
-        answer = Answer(self._clock(), self.num_steps, TextStream(self._token_bytes))
-        self._answers[request.request_id] = answer
+    def add(self, request: Request) -> MeasuredRequest:
+        measured = MeasuredRequest(self._clock(), self.num_steps, TextStream(self._token_bytes))
+        self._requests[request.request_id] = measured
         self._core.add(request)
-        return answer
+        return measured
 
-    def step(self) -> list[Answer]:
-        """The answers that ended in it. Raises `EngineFailed`."""
+    def step(self) -> list[MeasuredRequest]:
+        """The requests that ended in it. Raises `EngineFailed`."""
         begun = self._clock()
         outputs = self._core.step()
         self._step_s += self._clock() - begun
         self.num_steps += 1
-        return [answer for output in outputs if (answer := self._take(output)).is_finished]
+        return [request for output in outputs if (request := self._take(output)).is_finished]
 
     def abort(self, request_id: str) -> None:
         self._core.abort(request_id)
 
-    def _take(self, output: RequestOutput) -> Answer:
+    def _count_limit(self, plan: StepPlan) -> None:
+        if self._least_s_of is not None:
+            self._least_s += self._least_s_of(plan)
+
+    def _take(self, output: RequestOutput) -> MeasuredRequest:
         if output.finish_reason == "error":
             raise EngineFailed(f"a request ended with {output.error_code}; the lines above say why")
-        answer = self._answers[output.request_id]
-        answer.text.push(output.token_ids)
-        answer.times += [self._clock()] * len(output.token_ids)
-        answer.first_step = answer.first_step or self.num_steps
+        request = self._requests[output.request_id]
+        request.text.push(output.token_ids)
+        request.times += [self._clock()] * len(output.token_ids)
+        request.first_step = request.first_step or self.num_steps
         if output.finish_reason is not None:
-            answer.text.finish()
-            answer.is_finished = True
-        return answer
+            request.text.finish()
+            request.is_finished = True
+        return request
 
-    def figures(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Latencies are those of `answers`, all complete; everything else is the whole run's."""
+    def figures(self, requests: Sequence[MeasuredRequest]) -> dict[str, Any]:
+        """Latencies are those of `requests`, all complete; everything else is the whole run's."""
         elapsed_s = self._clock() - self._begun
-        model_s = self._executor.model_s - self._model_s_before
-        num_tokens = sum(len(answer.times) for answer in self._answers.values())
+        executor_s = self._core.executor_s - self._executor_s_before
+        num_tokens = sum(len(request.times) for request in self._requests.values())
         return {
-            "requests": len(answers),
+            "requests": len(requests),
             "output_tokens_per_s": round(num_tokens / elapsed_s, 2),
-            **_latencies(answers),
+            **_latencies(requests),
             **_cache_figures(self._before, self._core.counters()),
             **self._limit_share(),
-            "overhead_share": round(1 - model_s / elapsed_s, 4),
+            "overhead_share": round(1 - executor_s / self._step_s, 4),
             "elapsed_s": round(elapsed_s, 3),
             "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         }
 
     def _limit_share(self) -> dict[str, float | str | None]:
-        least_s, before_s = self._executor.least_s, self._least_s_before
-        if least_s is None or before_s is None:
+        if self._least_s_of is None:
             return {"limit_share": None, "limit_share_reason": "a tape moves and computes nothing"}
-        return {"limit_share": round((least_s - before_s) / self._step_s, 4)}
+        return {"limit_share": round(self._least_s / self._step_s, 4)}
 
 
 def milliseconds(name: str, seconds: Sequence[float]) -> dict[str, float | None]:
@@ -117,9 +128,9 @@ def milliseconds(name: str, seconds: Sequence[float]) -> dict[str, float | None]
     }
 
 
-def _latencies(answers: Sequence[Answer]) -> dict[str, float | None]:
-    gaps = [late - early for a in answers for early, late in zip(a.times, a.times[1:], strict=False)]
-    return milliseconds("ttft", [answer.ttft_s for answer in answers]) | milliseconds("itl", gaps)
+def _latencies(requests: Sequence[MeasuredRequest]) -> dict[str, float | None]:
+    gaps = [late - early for r in requests for early, late in zip(r.times, r.times[1:], strict=False)]
+    return milliseconds("ttft", [request.ttft_s for request in requests]) | milliseconds("itl", gaps)
 
 
 def _cache_figures(before: EngineCounters, after: EngineCounters) -> dict[str, float | int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,17 +13,21 @@ from cluster.preflight import check_memory, open_model, plan_engine
 from cluster.serve_command import explain
 from cluster.settings import ServeSettings
 from cluster.stages import StartError
+from engine.block_hash import model_root
 from engine.build import build_executor
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.dtype import DTYPE_BYTES, resolve_kv_dtype
+from engine.dtype import DTYPE_BYTES
 from engine.executor import Executor
 from engine.loading.source import ModelError, ModelSource
 from engine.policy import FirstComeFirstServed
 from engine.scheduler import Scheduler
+from engine.step import StepPlan
 from loadtest.bench_engine import EngineBench
+from loadtest.bench_requests import RequestMaker
+from loadtest.bench_run import BenchRun
 from loadtest.limits import MachineLimits, ModelCost
-from loadtest.timed_executor import TimedExecutor
+from loadtest.watched_executor import WatchedExecutor
 
 
 class CannotBench(Exception):
@@ -44,28 +49,29 @@ class BenchParts:
     def bench(self, *, enable_prefix_caching: bool = True) -> EngineBench:
         """On an empty pool."""
         config = replace(self.config, enable_prefix_caching=enable_prefix_caching)
-        timed = self._timed()
+        watched = WatchedExecutor(self.executor)
+        core = self.core(config, watched)
+        token_bytes = self.source.tokenizer().token_bytes
+        model = self.source.config
+        root = model_root(model, kv_dtype=self.kv_dtype)
         return EngineBench(
-            self.core(config, timed),
-            timed,
-            self.source.config,
-            self.source.tokenizer().token_bytes,
-            config.block_size,
+            lambda: BenchRun(core, watched, token_bytes, time.monotonic, self._least_s_of()),
+            lambda seed: RequestMaker(model.vocab_size, root, config.block_size, seed),
         )
 
     def core(self, config: EngineConfig, executor: Executor) -> EngineCore:
         scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=self.source.config.eos_token_ids)
         return EngineCore(scheduler, executor, time.monotonic)
 
-    def _timed(self) -> TimedExecutor:
+    def _least_s_of(self) -> Callable[[StepPlan], float] | None:
         if (limits := self.limits) is None:
-            return TimedExecutor(self.executor, time.perf_counter)
+            return None
         cost = ModelCost(
             self.source.config,
             value_bytes=DTYPE_BYTES[self.dtype],
             kv_value_bytes=DTYPE_BYTES[self.kv_dtype],
         )
-        return TimedExecutor(self.executor, time.perf_counter, lambda plan: cost.of(plan).least_s(limits))
+        return lambda plan: cost.of(plan).least_s(limits)
 
 
 @dataclass(frozen=True)
@@ -103,25 +109,25 @@ class BenchPlan:
         return BenchParts(self.source, self.config, self.dtype, self.kv_dtype, executor, limits)
 
 
-def plan_bench(given: dict[str, Any], *, max_num_seqs: int) -> BenchPlan:
-    """Finds the model and sizes the engine. Raises `CannotBench`."""
+def bench_settings(*, max_num_seqs: int, max_num_batched_tokens: int, **fields: Any) -> ServeSettings:
+    """The settings of `headrace serve` that a bench is about; the budget has room for every seat.
+
+    Raises `CannotBench`, which names the flag.
+    """
+    budget = max(max_num_batched_tokens, max_num_seqs)
     try:
-        settings = ServeSettings(
-            model=given["model"],
-            dtype=given["dtype"],
-            kv_cache_dtype=given["kv_cache_dtype"],
-            deterministic=given["deterministic"],
-            device=given["device"],
-            kv_memory=given["kv_memory"],
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max(given["max_num_batched_tokens"], max_num_seqs),
-        )
-        source = open_model(settings)
-        config, dtype, _ = plan_engine(settings, source)
-        check_memory(settings, source, config, dtype, beside_bytes=0)
-    except StartError as error:
-        raise CannotBench(f"{error.message}; {error.remedy}") from None
+        return ServeSettings(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **fields)
     except ValidationError as error:
         raise CannotBench("; ".join(explain(error))) from None
-    kv_dtype = resolve_kv_dtype(settings.kv_cache_dtype, dtype)
-    return BenchPlan(source, config, dtype, kv_dtype, settings.device, settings.deterministic)
+
+
+def plan_bench(settings: ServeSettings) -> BenchPlan:
+    """Finds the model and sizes the engine. Raises `CannotBench`."""
+    try:
+        source = open_model(settings)
+        engine = plan_engine(settings, source)
+        check_memory(settings, source, engine, beside_bytes=0)
+    except StartError as error:
+        raise CannotBench(f"{error.message}; {error.remedy}") from None
+    device, deterministic = settings.device, settings.deterministic
+    return BenchPlan(source, engine.config, engine.dtype, engine.kv_dtype, device, deterministic)

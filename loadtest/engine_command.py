@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from loadtest.bench_setup import BenchParts
 
 _MAX_CONCURRENCY = 1024
+_ENGINE_FIELDS = (
+    "model", "dtype", "kv_cache_dtype", "deterministic", "device", "kv_memory", "max_num_batched_tokens",
+)  # fmt: skip
+"""Options that mean what they mean to `headrace serve`."""
 MAX_TTFT_STEPS = 2
 """What a short prompt beside long ones may wait, in steps (p99)."""
 
@@ -88,10 +92,12 @@ def _check_lengths(given: dict[str, Any]) -> None:
 
 def _measure(given: dict[str, Any], concurrency: int) -> dict[str, Any]:
     """One row, on an engine of its own."""
-    from loadtest.bench_setup import CannotBench, plan_bench
+    from loadtest.bench_setup import CannotBench, bench_settings, plan_bench
 
     long_prompt = given["long_prompt"]
-    plan = plan_bench(given, max_num_seqs=min(concurrency + (long_prompt is not None), _MAX_CONCURRENCY))
+    num_seqs = min(concurrency + (long_prompt is not None), _MAX_CONCURRENCY)
+    engine_fields = {name: given[name] for name in _ENGINE_FIELDS}
+    plan = plan_bench(bench_settings(max_num_seqs=num_seqs, **engine_fields))
     if max(given["prompt_tokens"], long_prompt or 0) + given["output_tokens"] > plan.config.max_model_len:
         raise CannotBench(f"prompt and output exceed the context of {plan.config.max_model_len} tokens")
     parts = plan.load(measures_limits=True)

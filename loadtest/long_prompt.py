@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from loadtest.bench_requests import RequestMaker
-from loadtest.bench_run import Answer, BenchRun, milliseconds
+from loadtest.bench_run import BenchRun, MeasuredRequest, milliseconds
 from loadtest.percentiles import percentile
 
 _LONG_OUTPUT_TOKENS = 2
@@ -42,11 +42,11 @@ def run_beside_long_prompts(
 ) -> dict[str, Any]:
     """The figures of the run, latencies of the short ones. Steps count from arrival to first token."""
     rng = Random(load.seed)
-    shorts: list[Answer] = []
-    longs: list[Answer] = []
+    shorts: list[MeasuredRequest] = []
+    longs: list[MeasuredRequest] = []
     while True:
         is_over = len(shorts) >= load.num_requests and bool(longs and longs[0].times)
-        num_live = sum(not answer.is_finished for answer in shorts)
+        num_live = sum(not request.is_finished for request in shorts)
         if is_over and num_live == 0:
             break
         if not is_over and (not longs or longs[-1].is_finished):
@@ -56,7 +56,7 @@ def run_beside_long_prompts(
             request_id = f"short-{len(shorts)}"
             shorts.append(run.add(maker.request(request_id, load.prompt_tokens, load.output_tokens)))
         run.step()
-        on_step(sum(answer.is_finished for answer in shorts))
+        on_step(sum(request.is_finished for request in shorts))
     if not longs[-1].is_finished:
         run.abort(f"long-{len(longs) - 1}")
     return {
@@ -65,12 +65,12 @@ def run_beside_long_prompts(
         "long_prompt_tokens": load.long_prompt_tokens,
         "long_ttft_ms": round(longs[0].ttft_s * 1000, 3),
         **_steps(shorts),
-        **milliseconds("short_ttft", [answer.ttft_s for answer in shorts]),
+        **milliseconds("short_ttft", [request.ttft_s for request in shorts]),
     }
 
 
-def _steps(shorts: list[Answer]) -> dict[str, float | None]:
-    steps = [(answer.first_step or 0) - answer.begun_step for answer in shorts]
+def _steps(shorts: list[MeasuredRequest]) -> dict[str, float | None]:
+    steps = [(request.first_step or 0) - request.begun_step for request in shorts]
     return {
         "short_ttft_steps_p50": percentile(steps, 50),
         "short_ttft_steps_p99": percentile(steps, 99),

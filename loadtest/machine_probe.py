@@ -14,7 +14,8 @@ from torch import Tensor
 from loadtest.limits import MachineLimits
 
 _READ_BYTES = 128 * 2**20
-"""More than any cache holds."""
+"""More than the last-level cache of most machines. A server whose cores share a larger one reads from the
+cache, faster than its memory allows: limits are then too high, and shares of them too low."""
 _ROWS, _SIDE = 1024, 2048
 _PROBE_S = 0.4
 """Of each kind of try."""

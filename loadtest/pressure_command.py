@@ -13,6 +13,7 @@ from loadtest.progress import Progress
 if TYPE_CHECKING:
     from loadtest.bench_setup import BenchParts
     from loadtest.pressure.load import Case
+    from loadtest.pressure.verdict import Tolerance
 
 _MAX_NUM_SEQS = 24
 _LONGEST = 4
@@ -38,22 +39,23 @@ def pressure(as_json: bool, **given: Any) -> None:
     """Demand of three pools, clients that leave, then every answer against its solo run.
 
     Exit status: 0 nothing lost; 1 a block leaked, an answer differs, a request stuck, failed or was
-    preempted more than 3 times; 2 could not run.
+    preempted more than 3 times, or the requests were too few for pressure; 2 could not run.
 
     Example: headrace bench pressure --model tape: --requests 1000
     """
     from loadtest.bench_setup import CannotBench
     from loadtest.pressure.bench import PressureBench
+    from loadtest.pressure.bounds import missed_bounds
 
     try:
         parts, cases = _prepare(given)
     except CannotBench as error:
         click.echo(f"headrace bench pressure: {error}", err=True)
         sys.exit(2)
-    bench = PressureBench(parts, _epsilon(parts, given["deterministic"]), Progress(every_s=5).tell)
+    bench = PressureBench(parts, _tolerance(parts, given["deterministic"]), Progress(every_s=5).tell)
     told = {key: given[key] for key in ("model", "deterministic", "seed")}
     figures = {**bench.run(cases), **told, "dtype": parts.dtype}
-    for line in bench.losses[:_SHOWN_LOSSES]:
+    for line in (*bench.losses[:_SHOWN_LOSSES], *missed_bounds(figures)):
         click.echo(line, err=True)
     _print_table(figures)
     if as_json:
@@ -65,12 +67,20 @@ def _prepare(given: dict[str, Any]) -> tuple[BenchParts, list[Case]]:
     """A pool so small that it is always short, and a load whose requests all fit into it alone."""
     from dataclasses import replace
 
-    from loadtest.bench_setup import plan_bench
+    from loadtest.bench_setup import bench_settings, plan_bench
     from loadtest.pressure.load import PressureLoad, make_cases
     from loadtest.pressure.tape import with_own_answers
 
     plan = plan_bench(
-        {**given, "kv_cache_dtype": "auto", "device": "cpu", "kv_memory": "1G"}, max_num_seqs=_MAX_NUM_SEQS
+        bench_settings(
+            model=given["model"],
+            dtype=given["dtype"],
+            kv_cache_dtype="auto",
+            device="cpu",
+            deterministic=given["deterministic"],
+            max_num_seqs=_MAX_NUM_SEQS,
+            max_num_batched_tokens=given["max_num_batched_tokens"],
+        )
     )
     capacity = (given["kv_blocks"] - 1) * plan.config.block_size
     config = replace(
@@ -86,10 +96,10 @@ def _prepare(given: dict[str, Any]) -> tuple[BenchParts, list[Case]]:
     return replace(plan, config=config, source=with_own_answers(plan.source, cases)).load(), cases
 
 
-def _epsilon(parts: BenchParts, is_deterministic: bool) -> float | None:
-    from loadtest.pressure.verdict import EPSILON
+def _tolerance(parts: BenchParts, is_deterministic: bool) -> Tolerance | None:
+    from loadtest.pressure.verdict import TOLERANCE
 
-    return None if is_deterministic or parts.source.tape is not None else EPSILON[parts.dtype]
+    return None if is_deterministic or parts.source.tape is not None else TOLERANCE[parts.dtype]
 
 
 def _print_table(figures: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ Other fields than these are judged before (`openai_fields.py`), so a field here 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
@@ -127,9 +128,9 @@ class SamplingFields(_Model):
         return self.max_tokens
 
     @property
+    @abstractmethod
     def num_logprobs(self) -> int | None:
         """How many of the likeliest tokens to tell beside each output token; None: no logprobs."""
-        raise NotImplementedError
 
     @property
     def include_usage(self) -> bool:

@@ -15,6 +15,12 @@ class ModelError(Exception):
         super().__init__(f"{self.message}: {self.remedy}")
 
 
+def shown(value: object) -> str:
+    """A value in few words, whatever the file holds."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def _printable_line(text: str) -> str:
     words = " ".join(text.split())
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in words)

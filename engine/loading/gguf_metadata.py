@@ -8,16 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.loading.errors import ModelError
+from engine.loading.errors import ModelError, shown
 
 REMEDY = "give a complete GGUF file of a Llama-family model"
 _VOCABULARY_REMEDY = "give a file that holds its vocabulary"
-
-
-def shown(value: object) -> str:
-    """A value in few words, whatever the file holds."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 class Metadata:

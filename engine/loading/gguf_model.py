@@ -13,9 +13,9 @@ import numpy.typing as npt
 from engine.config import ModelConfig
 from engine.kv_memory import weights_bytes
 from engine.loading.architectures import GGUF, Architecture
-from engine.loading.errors import ModelError
+from engine.loading.errors import ModelError, shown
 from engine.loading.gguf_file import GgufFile
-from engine.loading.gguf_metadata import REMEDY, Metadata, VocabularyMetadata, shown
+from engine.loading.gguf_metadata import REMEDY, Metadata, VocabularyMetadata
 from engine.loading.gguf_rope import DIVISORS, gguf_rope
 from engine.loading.gguf_vocabulary import gguf_tokenizer
 from engine.loading.weights import check_shapes, half_split_rows, name_of_gguf

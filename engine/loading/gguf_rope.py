@@ -11,7 +11,7 @@ from engine.config import RopeConfig
 from engine.loading.errors import ModelError
 from engine.loading.gguf_file import GgufFile
 from engine.loading.gguf_metadata import REMEDY, Metadata
-from engine.loading.rope_recipe import read_rope
+from engine.loading.rope_recipe import LEAST, MOST, read_rope
 
 DIVISORS = "rope_freqs.weight"
 """The tensor that holds Llama 3's scaling, worked out by the converter."""
@@ -36,8 +36,10 @@ def gguf_rope(
     if DIVISORS in file.tensors:
         rope = _with_divisors(rope, file, head_dim)
     # Beside the type's own, and for every type, as in llama.cpp.
-    attention_factor = metadata.positive_float("rope.scaling.attn_factor", 1.0)
-    return replace(rope, attention_factor=rope.attention_factor * attention_factor), trained
+    attention_factor = rope.attention_factor * metadata.positive_float("rope.scaling.attn_factor", 1.0)
+    if not LEAST <= attention_factor <= MOST:
+        raise ModelError(f"RoPE attention factor {attention_factor:g} is not from {LEAST} to {MOST}", REMEDY)
+    return replace(rope, attention_factor=attention_factor), trained
 
 
 def _parameters(metadata: Metadata) -> dict[str, Any]:
@@ -46,19 +48,31 @@ def _parameters(metadata: Metadata) -> dict[str, Any]:
         value = metadata.number(f"rope.scaling.{key}")
         if value not in (None, neutral):
             raise ModelError(f"GGUF metadata rope.scaling.{key} {value} is not supported", REMEDY)
-    factor = metadata.number("rope.scaling.factor")
-    factor = metadata.number("rope.scale_linear") if factor is None else factor
+    factor = _factor(metadata)
     # A factor without a type means linear, as in llama.cpp.
     kind = metadata.text("rope.scaling.type") or ("none" if factor is None else "linear")
     stated = {
         "rope_type": "default" if kind == "none" else kind,
         "rope_theta": metadata.number("rope.freq_base"),
-        "factor": factor,
+        "factor": None if kind == "none" else factor,
         "original_max_position_embeddings": metadata.number("rope.scaling.original_context_length"),
         "beta_fast": metadata.number("rope.scaling.yarn_beta_fast"),
         "beta_slow": metadata.number("rope.scaling.yarn_beta_slow"),
     }
     return {key: value for key, value in stated.items() if value is not None}
+
+
+def _factor(metadata: Metadata) -> float | None:
+    factor, in_older_files = metadata.number("rope.scaling.factor"), metadata.number("rope.scale_linear")
+    if factor is None or in_older_files is None:
+        return in_older_files if factor is None else factor
+    if factor != in_older_files:
+        raise ModelError(
+            f"GGUF metadata rope.scaling.factor {factor} and rope.scale_linear {in_older_files} "
+            "contradict each other",
+            REMEDY,
+        )
+    return factor
 
 
 def _with_divisors(rope: RopeConfig, file: GgufFile, head_dim: int) -> RopeConfig:
@@ -68,6 +82,6 @@ def _with_divisors(rope: RopeConfig, file: GgufFile, head_dim: int) -> RopeConfi
     if shape != (head_dim // 2,):
         raise ModelError(f"tensor {DIVISORS!r} has shape {shape}, expected {(head_dim // 2,)}", REMEDY)
     divisors = file.tensor(DIVISORS)
-    if not (np.isfinite(divisors) & (divisors > 0)).all():
-        raise ModelError(f"tensor {DIVISORS!r} holds numbers that are not positive", REMEDY)
+    if not ((divisors >= LEAST) & (divisors <= MOST)).all():
+        raise ModelError(f"tensor {DIVISORS!r} holds numbers that are not from {LEAST} to {MOST}", REMEDY)
     return RopeConfig(rope.theta, "llama3", float(divisors.max()), tuple(divisors.tolist()))

@@ -17,7 +17,8 @@ from engine.kv_memory import weights_bytes
 from engine.loading.architectures import HUGGING_FACE, Architecture
 from engine.loading.errors import ModelError
 from engine.loading.json_file import read_json
-from engine.loading.rope_recipe import read_rope
+from engine.loading.model_file import is_stated, read_file, read_text
+from engine.loading.rope_recipe import agreed_parameters, read_rope
 from engine.loading.safetensors_shards import open_weights
 from engine.loading.tokenizer_json import tokenizer_from_json
 from engine.loading.weights import LM_HEAD, check_shapes
@@ -105,7 +106,7 @@ class HuggingFaceFolder:
             max_position_embeddings=stated.max_position_embeddings,
             default_theta=architecture.default_theta,
         )
-        config_digest = blake2b((self._folder / "config.json").read_bytes(), digest_size=4).hexdigest()
+        config_digest = blake2b(read_file(self._folder / "config.json"), digest_size=4).hexdigest()
         return ModelConfig(
             model_id=self.served_name,
             revision=f"{self._weights.digest()}-{config_digest}",
@@ -130,7 +131,7 @@ class HuggingFaceFolder:
 
     def _eos_token_ids(self, stated: _ConfigFile) -> tuple[int, ...]:
         path = self._folder / "generation_config.json"
-        found = read_json(path, _GenerationConfigFile).eos_token_id if path.exists() else None
+        found = read_json(path, _GenerationConfigFile).eos_token_id if is_stated(path) else None
         found = stated.eos_token_id if found is None else found
         return () if found is None else tuple(found) if isinstance(found, list) else (found,)
 
@@ -152,11 +153,12 @@ class HuggingFaceFolder:
         return self._tokenizer
 
     def chat_template(self) -> str | None:
+        """Raises ModelError, naming the file, for one that cannot be read."""
         file = self._folder / "chat_template.jinja"
-        if file.exists():
-            return file.read_text(encoding="utf-8")
+        if is_stated(file):
+            return read_text(file)
         path = self._folder / "tokenizer_config.json"
-        if not path.exists():
+        if not is_stated(path):
             return None
         template = read_json(path, _TokenizerConfigFile).chat_template
         if isinstance(template, list):
@@ -197,15 +199,14 @@ def _check_built(stated: _ConfigFile) -> None:
 
 def _rope_parameters(stated: _ConfigFile) -> dict[str, Any]:
     """transformers 5 writes all into `rope_parameters`; earlier ones `rope_scaling` and fields beside it."""
-    beside = {
-        "rope_theta": stated.rope_theta,
-        "partial_rotary_factor": stated.partial_rotary_factor,
-    }
-    parameters = {name: value for name, value in beside.items() if value is not None}
-    parameters |= (stated.rope_parameters or {}) | (stated.rope_scaling or {})
-    if stated.original_max_position_embeddings is not None:
-        parameters["original_max_position_embeddings"] = stated.original_max_position_embeddings
-    return parameters
+    beside = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+    return agreed_parameters(
+        {
+            "": {name: getattr(stated, name) for name in beside},
+            "rope_parameters.": stated.rope_parameters or {},
+            "rope_scaling.": stated.rope_scaling or {},
+        }
+    )
 
 
 def _window(stated: _ConfigFile, architecture: Architecture) -> int | None:

@@ -13,14 +13,18 @@ from typing import Annotated, Any
 import msgspec
 
 from engine.config import RopeConfig
-from engine.loading.errors import ModelError
+from engine.loading.errors import ModelError, shown
 
 MAX_HEAD_DIM = 1024
 _MAX_CONTEXT = 2**31
 _SUPPORTED = ("default", "linear", "llama3", "yarn")
+_CALLED = {"type": "rope_type"}
 _REMEDY = "give a model whose RoPE parameters are complete"
 
-_Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+LEAST, MOST = 1e-6, 1e9
+"""Far beyond whatever a model states; between them no recipe overflows."""
+
+_Positive = Annotated[float, msgspec.Meta(ge=LEAST, le=MOST)]
 _Size = Annotated[int, msgspec.Meta(gt=0, lt=_MAX_CONTEXT)]
 
 
@@ -29,7 +33,6 @@ class _Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     rope_theta: Annotated[float, msgspec.Meta(gt=1, lt=1e15)] | None = None
     rope_type: str | None = None
-    type: str | None = None
     factor: Annotated[float, msgspec.Meta(ge=1, lt=1e6)] | None = None
     original_max_position_embeddings: _Size | None = None
     low_freq_factor: _Positive | None = None
@@ -44,6 +47,26 @@ class _Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     finetuned: bool | None = None
 
 
+def agreed_parameters(places: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the places of one file state together. A place is named by what stands in front of its fields.
+
+    Older files say `type` for `rope_type`, some say both; null states nothing.
+    Raises ModelError, naming both fields and values, for two that contradict each other.
+    """
+    agreed: dict[str, tuple[str, Any]] = {}
+    for place, parameters in places.items():
+        for name, value in parameters.items():
+            if value is None:
+                continue
+            field, known = agreed.setdefault(_CALLED.get(name, name), (place + name, value))
+            if value != known:
+                raise ModelError(
+                    f"RoPE {field} {shown(known)} and {place}{name} {shown(value)} contradict each other",
+                    "take out the one that the model was not trained with",
+                )
+    return {name: value for name, (_, value) in agreed.items()}
+
+
 def read_rope(
     parameters: Mapping[str, Any], *, head_dim: int, max_position_embeddings: int, default_theta: float | None
 ) -> tuple[RopeConfig, int]:
@@ -53,13 +76,11 @@ def read_rope(
     original; else, as for Llama 3, `max_position_embeddings` is what was trained.
     Raises ModelError, naming type or parameter, for what is unknown, missing or out of range.
     """
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    kind = parameters.get("rope_type") or "default"
     if kind not in _SUPPORTED:
-        numbers = ", ".join(
-            f"{key} {value!r}" for key, value in parameters.items() if key not in ("rope_type", "type")
-        )
+        numbers = ", ".join(f"{key} {shown(value)}" for key, value in parameters.items() if key != "rope_type")
         raise ModelError(
-            f"RoPE scaling {kind!r} ({numbers[:200]}) is not supported", f"supported: {', '.join(_SUPPORTED)}"
+            f"RoPE scaling {shown(kind)} ({numbers[:200]}) is not supported", f"supported: {', '.join(_SUPPORTED)}"
         )
     stated = _checked(parameters)
     theta = stated.rope_theta or default_theta
@@ -69,6 +90,8 @@ def read_rope(
         )
     frequencies = pair_frequencies(theta, head_dim)
     if kind == "default":
+        if stated.factor not in (None, 1.0):
+            raise ModelError(f"RoPE factor {stated.factor} is stated without a scaling that uses it", _REMEDY)
         return RopeConfig(theta), max_position_embeddings
     factor: float = _needed(stated, kind, "factor")
     if kind == "linear":

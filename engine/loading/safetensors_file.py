@@ -1,7 +1,7 @@
 """A safetensors file: its JSON header checked against the file's size, its tensors memory-mapped.
 
 Format: 8 bytes little-endian header length, a JSON object (name → dtype, shape, byte range in the
-data), the data.
+data), the data. Tensors may begin at any byte; together they cover the data, each byte once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from engine.loading.digest import weights_digest
 from engine.loading.errors import ModelError
+from engine.loading.model_file import check_regular
 
 _MAX_HEADER_BYTES = 100_000_000
 _REMEDY = "download the file again or give another one"
@@ -40,8 +41,7 @@ class SafetensorsFile:
     @classmethod
     def open(cls, path: Path) -> SafetensorsFile:
         """Maps the file and checks every tensor's type and place."""
-        if not path.is_file():
-            raise ModelError(f"{path} is missing", _REMEDY)
+        check_regular(path)
         if path.stat().st_size < 8:
             raise ModelError(f"{path} is a truncated safetensors file", _REMEDY)
         data = np.memmap(path, mode="r", dtype=np.uint8)
@@ -53,8 +53,10 @@ class SafetensorsFile:
                 _REMEDY,
             )
         entries = _parse_header(path, data[8 : 8 + header_bytes].tobytes())
+        data_bytes = len(data) - 8 - header_bytes
         for name, entry in entries.items():
-            _check(path, name, entry, len(data) - 8 - header_bytes)
+            _check(path, name, entry, data_bytes)
+        _check_cover(path, entries, data_bytes)
         return cls(data, entries, 8 + header_bytes)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -96,3 +98,25 @@ def _check(path: Path, name: str, entry: _Entry, data_bytes: int) -> None:
             f"{begin}-{end} of {data_bytes}",
             _REMEDY,
         )
+
+
+def _check_cover(path: Path, entries: dict[str, _Entry], data_bytes: int) -> None:
+    """Raises ModelError for a byte of two tensors or of none: the format's rules, kept by its own reader."""
+    covered, before = 0, ""
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        begin, end = entry.data_offsets
+        if begin < covered:
+            raise ModelError(
+                f"{path} is corrupt: tensors {before!r} and {name!r} overlap at bytes "
+                f"{begin}-{min(covered, end)}",
+                _REMEDY,
+            )
+        if begin > covered:
+            raise _hole(path, covered, begin)
+        covered, before = end, name
+    if covered < data_bytes:
+        raise _hole(path, covered, data_bytes)
+
+
+def _hole(path: Path, begin: int, end: int) -> ModelError:
+    return ModelError(f"{path} is corrupt: bytes {begin}-{end} belong to no tensor", _REMEDY)

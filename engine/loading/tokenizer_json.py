@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import msgspec
 from tokenizers import Tokenizer as RustTokenizer
 
 from engine.loading.errors import ModelError
+from engine.loading.model_file import read_file
 from engine.loading.token_bytes import byte_level_bytes, byte_token, sentencepiece_bytes
 from engine.loading.vocabulary import Merge, Vocabulary, build_tokenizer, without
 from engine.tokenizer import BpeTokenizer
@@ -70,7 +73,7 @@ def tokenizer_from_json(
     path: Path, *, bos_token_id: int | None, eos_token_ids: tuple[int, ...], vocab_size: int
 ) -> BpeTokenizer:
     """Raises ModelError if the file is missing, malformed or of another kind."""
-    raw, stated = _read(path)
+    text, whole, stated = _read(path)
     for added in stated.added_tokens:
         if added.lstrip or added.rstrip or added.single_word:
             raise ModelError(
@@ -83,7 +86,7 @@ def tokenizer_from_json(
         raise ModelError(f"{path}: token ids are not 0 to {len(by_id) - 1}", _REMEDY)
     if stated.is_sentencepiece:
         _check_byte_tokens(path, stated)
-    plain = _without_added_tokens(raw, stated)
+    plain = _without_added_tokens(whole, stated)
     vocabulary = Vocabulary(
         [by_id[i] for i in range(len(by_id))],
         byte_level_bytes if stated.is_byte_level else sentencepiece_bytes,
@@ -91,26 +94,30 @@ def tokenizer_from_json(
         hidden_ids=frozenset(added.id for added in stated.added_tokens if added.special),
         bos_token_id=bos_token_id,
         eos_token_ids=eos_token_ids,
-        adds_bos=_build(raw.decode(), path).encode("").ids == [bos_token_id],
+        adds_bos=_ids_of_nothing(text, path) == [bos_token_id],
     )
-    first = _build(json.dumps(plain), path)
-    inner = _build(json.dumps(_behind_a_control_token(plain)), path)
+    with _refusing(path):
+        first = RustTokenizer.from_str(json.dumps(plain))
+        inner = RustTokenizer.from_str(json.dumps(_behind_a_control_token(plain)))
     return build_tokenizer(vocabulary, first, inner, vocab_size=vocab_size)
 
 
-def _read(path: Path) -> tuple[bytes, _TokenizerFile]:
+def _read(path: Path) -> tuple[str, dict[str, Any], _TokenizerFile]:
+    """The file as text, all that it says, and what of it is understood here."""
+    raw = read_file(path)
     try:
-        raw = path.read_bytes()
+        text = raw.decode()
+        whole: dict[str, Any] = json.loads(text)
         kind = msgspec.json.decode(raw, type=_AnyFile).model.type
         stated = msgspec.json.decode(raw, type=_TokenizerFile) if kind == "BPE" else None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as a tokenizer ({error})", _REMEDY) from None
     if stated is None or not (stated.is_byte_level or stated.is_sentencepiece):
         raise ModelError(
             f"{path} is not a byte-level BPE tokenizer, nor SentencePiece with byte fallback",
             "give a model whose vocabulary is one",
         )
-    return raw, stated
+    return text, whole, stated
 
 
 def _check_byte_tokens(path: Path, stated: _TokenizerFile) -> None:
@@ -119,17 +126,16 @@ def _check_byte_tokens(path: Path, stated: _TokenizerFile) -> None:
         raise ModelError(f"{path} has no token for byte {min(missing)}", _REMEDY)
 
 
-def _without_added_tokens(raw: bytes, stated: _TokenizerFile) -> dict[str, Any]:
+def _without_added_tokens(whole: dict[str, Any], stated: _TokenizerFile) -> dict[str, Any]:
     """The same tokenizer, unable to match an added token, to make one or to add one."""
     added = {token.content for token in stated.added_tokens}
     pairs = [_pair(merge) for merge in stated.model.merges]
-    plain: dict[str, Any] = json.loads(raw)
-    plain["model"] |= {
+    model = whole["model"] | {
         "vocab": {token: i for token, i in stated.model.vocab.items() if token not in added},
         "merges": without(added, pairs),
         "unk_token": None,
     }
-    return plain | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    return whole | {"model": model, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
 
 
 def _pair(merge: str | Merge) -> Merge:
@@ -147,8 +153,21 @@ def _behind_a_control_token(plain: dict[str, Any]) -> dict[str, Any]:
     return plain | {"pre_tokenizer": pre_tokenizer | {"prepend_scheme": "never"}}
 
 
-def _build(text: str, path: Path) -> RustTokenizer:
+def _ids_of_nothing(text: str, path: Path) -> list[int]:
+    """What the model itself puts around an empty prompt."""
+    with _refusing(path):
+        tokenizer = RustTokenizer.from_str(text)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return list(tokenizer.encode("").ids)
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """The package raises plain Exception for what it cannot build, and BaseException where it panics."""
     try:
-        return RustTokenizer.from_str(text)
-    except Exception as error:  # the package raises plain Exception for whatever it cannot build
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         raise ModelError(f"{path} cannot be built ({error})", _REMEDY) from None

@@ -79,7 +79,10 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def check_shapes(config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> None:
     """Raises ModelError, naming the size or the tensor, unless the file holds exactly this model."""
-    _check_heads(config)
+    if config.num_heads % config.num_kv_heads:
+        raise ModelError(
+            f"{config.num_heads} query heads cannot share {config.num_kv_heads} key heads evenly", _REMEDY
+        )
     if config.num_layers * len(layer_shapes(config, 0)) > len(found):
         raise ModelError(f"{config.num_layers} layers announced, {len(found)} tensors in the file", _REMEDY)
     expected = expected_shapes(config)
@@ -93,15 +96,6 @@ def check_shapes(config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> N
         raise ModelError(
             f"tensor {unknown[0]!r} is not part of a {config.architecture} model as it is built here", _REMEDY
         )
-
-
-def _check_heads(config: ModelConfig) -> None:
-    if config.num_heads % config.num_kv_heads:
-        raise ModelError(
-            f"{config.num_heads} query heads cannot share {config.num_kv_heads} key heads evenly", _REMEDY
-        )
-    if config.head_dim < 2 or config.head_dim % 2:
-        raise ModelError(f"a head has {config.head_dim} dimensions, which RoPE cannot pair", _REMEDY)
 
 
 def half_split_rows(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:

@@ -10,42 +10,53 @@ from typing import Any
 
 from engine.core import EngineCore
 from loadtest.bench_setup import BenchParts
+from loadtest.pressure.answer import Answer
+from loadtest.pressure.bounds import missed_bounds
 from loadtest.pressure.load import Case
-from loadtest.pressure.run import Client, PressureRun, WatchedExecutor
+from loadtest.pressure.run import Client, PressureRun, most_steps
 from loadtest.pressure.solo import run_solo
-from loadtest.pressure.verdict import Verdict, compare, contradictions, is_plainly_greedy
-
-MAX_PREEMPTIONS = 3
-"""Of one answer. Said here again, so that the engine is not judged by its own constant."""
+from loadtest.pressure.verdict import Tolerance, Verdict, compare, contradictions, is_plainly_greedy
+from loadtest.watched_executor import WatchedExecutor
 
 Tell = Callable[[str], None]
 
 
 class PressureBench:
-    """`epsilon`: of near ties; None where every bit is promised."""
+    """`tolerance` is None where every bit is promised."""
 
-    def __init__(self, parts: BenchParts, epsilon: float | None, tell: Tell = lambda line: None) -> None:
+    def __init__(
+        self, parts: BenchParts, tolerance: Tolerance | None, tell: Tell = lambda line: None
+    ) -> None:
         self._parts = parts
-        self._epsilon = epsilon
+        self._tolerance = tolerance
         self._tell = tell
         self._token_bytes = parts.source.tokenizer().token_bytes
         self._verdicts: Counter[Verdict] = Counter()
+        self._num_drawn = 0
         self.losses: list[str] = []
         """One line each, without a word of any prompt."""
 
-    def run(self, cases: Sequence[Case]) -> dict[str, Any]:
+    def run(self, cases: Sequence[Case], max_steps: int | None = None) -> dict[str, Any]:
+        """The figures. At most `max_steps` are made; None: as many as any load needs."""
         begun = time.monotonic()
         config = self._parts.config
         watched = WatchedExecutor(self._parts.executor)
         core = self._parts.core(config, watched)
-        pool_tokens = (config.num_blocks - 1) * config.block_size
-        run = PressureRun(core, watched, cases, self._token_bytes, pool_tokens=pool_tokens)
+        run = PressureRun(
+            core,
+            watched,
+            cases,
+            self._token_bytes,
+            pool_tokens=(config.num_blocks - 1) * config.block_size,
+            max_steps=most_steps(cases) if max_steps is None else max_steps,
+        )
         run.run(lambda: self._tell(f"{run.num_ended} of {len(cases)} ended, step {run.num_steps}"))
         pressed_s = time.monotonic() - begun
         self._judge(run)
+        figures = self._figures(run, core)
         return {
-            **self._figures(run, core),
-            "peak_demand": round(run.peak_demand_tokens / pool_tokens, 2),
+            "held": not missed_bounds(figures),
+            **figures,
             "pressure_s": round(pressed_s, 1),
             "elapsed_s": round(time.monotonic() - begun, 1),
         }
@@ -61,50 +72,60 @@ class PressureBench:
                 self._judge_answer(solo, client, sibling)
 
     def _judge_answer(self, core: EngineCore, client: Client, sibling: int) -> None:
-        case, reader = client.case, client.readers[sibling]
-        answer, sampling = reader.answer(), case.request.sampling
+        case, answer = client.case, client.readers[sibling].answer()
         name = f"{case.request.request_id}, sibling {sibling}"
+        self.losses += [f"{name}: {fault}" for fault in self._faults(client, sibling, answer)]
+        if not answer.token_ids:
+            return
+        is_ranked = is_plainly_greedy(case.request.sampling)
+        epsilon = None if self._tolerance is None else self._tolerance.epsilon
+        solo = run_solo(
+            core,
+            case,
+            sibling,
+            self._token_bytes,
+            max_tokens=len(answer.token_ids) if answer.is_cut else None,
+            tells_ties=epsilon is not None and is_ranked,
+        )
+        verdict = compare(answer, solo, case.request.sampling, epsilon)
+        self._verdicts[verdict] += 1
+        self._num_drawn += not is_ranked
+        if verdict == "differing":
+            self.losses.append(f"{name}: differs from its solo run")
+
+    def _faults(self, client: Client, sibling: int, answer: Answer) -> list[str]:
+        """What is wrong with the answer by itself."""
+        case = client.case
         ends = self._parts.source.config.eos_token_ids
-        found = [*reader.faults, *contradictions(answer, sampling, ends, has_stop=bool(case.stop))]
-        self.losses += [f"{name}: {fault}" for fault in found]
-        if answer.token_ids:
-            solo = run_solo(
-                core,
-                case,
-                sibling,
-                self._token_bytes,
-                max_tokens=len(answer.token_ids) if answer.is_cut else None,
-                tells_ties=self._epsilon is not None and is_plainly_greedy(sampling),
-            )
-            verdict = compare(answer, solo, sampling, self._epsilon)
-            self._verdicts[verdict] += 1
-            if verdict == "differing":
-                self.losses.append(f"{name}: differs from its solo run")
+        whole = b"".join(map(self._token_bytes, answer.token_ids)).decode(errors="replace")
+        found = client.readers[sibling].faults + contradictions(
+            answer, case.request.sampling, ends, case.stop, whole
+        )
+        if answer.finish == "abort" and not client.has_left(sibling):
+            found.append("it was given up, and its client had stayed")
+        return found
 
     def _figures(self, run: PressureRun, core: EngineCore) -> dict[str, Any]:
         counters = core.counters()
         readers = [reader for client in run.clients for reader in client.readers]
         queries = counters.prefix_queries_tokens_total
-        figures = {
+        return {
             "requests": run.num_ended,
             "answers": len(readers),
             "leaked_blocks": counters.blocks_in_use,
             "differing": self._verdicts["differing"],
             "near_ties": self._verdicts["near_tie"],
             "apart": self._verdicts["apart"],
+            "max_apart": 0 if self._tolerance is None else self._tolerance.max_apart(self._num_drawn),
+            "drawn": self._num_drawn,
             "same": self._verdicts["same"],
             "running": counters.requests_running,
             "waiting": counters.requests_waiting,
             "errors": len(self.losses) - self._verdicts["differing"],
-            "max_preemptions": max(reader.num_preemptions for reader in readers),
+            "max_preemptions": max((reader.num_preemptions for reader in readers), default=0),
             "preemptions": counters.preemptions_total,
             "aborted": dict(sorted(run.aborted.items())),
             "hit_rate": round(counters.prefix_hits_tokens_total / queries, 4) if queries else None,
+            "peak_demand": round(run.peak_demand_tokens / run.pool_tokens, 2),
             "steps": run.num_steps,
         }
-        return {"held": is_held(figures), **figures}
-
-
-def is_held(figures: dict[str, Any]) -> bool:
-    lost = ("leaked_blocks", "differing", "running", "waiting", "errors")
-    return not any(figures[key] for key in lost) and figures["max_preemptions"] <= MAX_PREEMPTIONS

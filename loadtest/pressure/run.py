@@ -7,28 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from engine.block_pool import IntegrityError
 from engine.core import EngineCore
-from engine.executor import Executor, Pending
 from engine.request import RequestOutput
-from engine.request_state import MAX_PREEMPTIONS
 from engine.scheduler import RequestRefused
 from engine.step import StepPlan
 from loadtest.pressure.answer import Reader
+from loadtest.pressure.bounds import DEMAND, MAX_PREEMPTIONS
 from loadtest.pressure.load import Case, State
+from loadtest.watched_executor import WatchedExecutor
 
 
-class WatchedExecutor:
-    """Tells of each plan while its step is in flight, before it is computed."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self.on_plan: Callable[[StepPlan], None] = lambda plan: None
-
-    def submit(self, plan: StepPlan) -> Pending:
-        self.on_plan(plan)
-        return self._executor.submit(plan)
-
-    def reset(self) -> None:
-        self._executor.reset()
+def most_steps(cases: Iterable[Case]) -> int:
+    """More than any load needs: one token a step, and again after each preemption."""
+    return sum((MAX_PREEMPTIONS + 1) * case.request.n * case.demand_tokens for case in cases)
 
 
 class Client:
@@ -53,6 +43,11 @@ class Client:
             return "preempted"
         return "decoding" if any(reader.num_tokens for reader in self.readers) else "prefill"
 
+    def has_left(self, sibling: int) -> bool:
+        """Whether its client gave this answer up."""
+        departure = self.case.departure
+        return self.left_in is not None and departure is not None and departure.sibling in (None, sibling)
+
     def is_leaving(self, *, is_in_flight: bool) -> bool:
         departure = self.case.departure
         if departure is None or departure.is_in_flight != is_in_flight or self.left_in is not None:
@@ -67,7 +62,8 @@ class Client:
 class PressureRun:
     """Owns the clients. The engine is `core`, around the executor `watched`.
 
-    Requests come as long as those that are there would take less than `demand` pools of `pool_tokens`.
+    Requests come as long as those that are there would take less than `DEMAND` pools of `pool_tokens`.
+    No more than `max_steps` are made.
     """
 
     def __init__(
@@ -78,15 +74,15 @@ class PressureRun:
         token_bytes: Callable[[int], bytes],
         *,
         pool_tokens: int,
-        demand: float = 3.0,
+        max_steps: int,
     ) -> None:
         self._core = core
         self._watched = watched
         self._clients = {case.request.request_id: Client(case, token_bytes) for case in cases}
         self._to_come = deque(self._clients.values())
         self._live: dict[str, Client] = {}
-        self._wanted_tokens = demand * pool_tokens
-        self._max_steps = sum((MAX_PREEMPTIONS + 1) * case.request.n * case.demand_tokens for case in cases)
+        self.pool_tokens = pool_tokens
+        self._max_steps = max_steps
         self.num_steps = 0
         self.peak_demand_tokens = 0
         self.aborted: Counter[str] = Counter()
@@ -102,7 +98,7 @@ class PressureRun:
         return len(self._clients) - len(self._to_come) - len(self._live)
 
     def run(self, on_step: Callable[[], None] = lambda: None) -> None:
-        """To the end of all, or to the first contradiction. More steps than any load needs are not made."""
+        """To the end of all, to the last step, or to the first contradiction."""
         self._watched.on_plan = self._step_in_flight
         while (self._to_come or self._core.has_work()) and self.num_steps < self._max_steps:
             self._arrive()
@@ -120,7 +116,7 @@ class PressureRun:
 
     def _arrive(self) -> None:
         demand = sum(client.case.demand_tokens for client in self._live.values())
-        while self._to_come and demand < self._wanted_tokens:
+        while self._to_come and demand < DEMAND * self.pool_tokens:
             client = self._to_come.popleft()
             try:
                 self._core.add(client.case.request)

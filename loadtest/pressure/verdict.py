@@ -3,12 +3,13 @@
 Where arithmetic depends on the batch, a greedy text may leave its solo run's at a *near tie*: the two
 tokens at the first difference had logprobs closer than ε in the solo run (the gap of logprobs is that
 of logits). A row that is drawn, penalised or biased has no such test from logprobs alone: outside
-exact modes it may go its own way (`apart`), and is held only to what it says of itself.
+exact modes it may go its own way (`apart`): it is held to what it says of itself, and few may.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from engine.request import SamplingParams
@@ -16,8 +17,22 @@ from loadtest.pressure.answer import Answer
 
 Verdict = Literal["same", "near_tie", "apart", "differing"]
 
-EPSILON = {"float32": 1e-3, "bfloat16": 0.5}
-"""In logits, by the dtype that the model computes in.
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What arithmetic that depends on the batch may change."""
+
+    epsilon: float
+    """Of a near tie, in logits."""
+    apart_share: float
+    """Of the answers that are not plainly greedy, so many may be `apart`; one always may."""
+
+    def max_apart(self, num_drawn: int) -> int:
+        return max(1, int(self.apart_share * num_drawn))
+
+
+TOLERANCE = {"float32": Tolerance(1e-3, 0.15), "bfloat16": Tolerance(0.5, 0.5)}
+"""By the dtype that the model computes in.
 
 A bfloat16 logit between 16 and 32 is a multiple of 0.125: two candidates are equal, or already that
 far apart. 0.5 is what four roundings the wrong way make.
@@ -60,20 +75,27 @@ def _is_near_tie(answer: Answer, solo: Answer, epsilon: float) -> bool:
 
 
 def contradictions(
-    answer: Answer, sampling: SamplingParams, end_token_ids: Collection[int], *, has_stop: bool
+    answer: Answer, sampling: SamplingParams, end_token_ids: Collection[int], stop: Sequence[str], whole: str
 ) -> list[str]:
-    """How the answer breaks what was asked, whatever its tokens are."""
+    """How the answer breaks what was asked, whatever its tokens are. `whole`: the text of all of them."""
     found = []
     num_tokens = len(answer.token_ids)
     ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else end_token_ids)}
+    is_at_end = bool(num_tokens) and answer.token_ids[-1] in ends
     if num_tokens > sampling.max_tokens:
         found.append(f"{num_tokens} tokens, at most {sampling.max_tokens} were asked for")
     if answer.finish is None:
         found.append("it never ended")
     if answer.finish == "length" and num_tokens != sampling.max_tokens:
         found.append(f"it ended by length with {num_tokens} of {sampling.max_tokens} tokens")
-    if answer.finish == "stop" and not has_stop and (not num_tokens or answer.token_ids[-1] not in ends):
-        found.append("it stopped at a token that ends nothing")
+    if answer.finish == "stop" and not is_at_end and not _is_cut_at(stop, answer.text, whole):
+        found.append("it stopped where nothing ends it")
+    if any(string in answer.text for string in stop):
+        found.append("its text holds a stop string")
     if answer.logprobs and len(answer.logprobs) != num_tokens:
         found.append(f"{len(answer.logprobs)} logprobs for {num_tokens} tokens")
     return found
+
+
+def _is_cut_at(stop: Sequence[str], text: str, whole: str) -> bool:
+    return any(whole.startswith(text + string) for string in stop)

@@ -145,6 +145,11 @@ def beyond(number: float, direction: int) -> float:
 FIELDS = [(path, name) for path, model in MODELS.items() for name in model.model_fields]
 
 
+def test_what_both_endpoints_share_is_no_request_of_its_own() -> None:
+    with pytest.raises(TypeError, match="num_logprobs"):
+        SamplingFields(model="tiny")  # type: ignore[abstract]
+
+
 @pytest.mark.parametrize(("path", "name"), FIELDS)
 def test_every_field_has_edges(path: str, name: str) -> None:
     """A new one has bounds in numbers at both ends, or its values stand in this file."""

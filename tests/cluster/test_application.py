@@ -13,15 +13,14 @@ from ray.serve.schema import ApplicationStatus
 
 from cluster.application import build_application, deploy_failure, shut_down
 from cluster.settings import ServeSettings
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, EnginePlan
 from engine.config import EngineConfig
 
 
 def make_spec(**settings: Any) -> ClusterSpec:
     return ClusterSpec(
         settings=ServeSettings(model="tape:", **settings),
-        engine=EngineConfig(num_blocks=10, max_model_len=100),
-        dtype="float32",
+        engine=EnginePlan(EngineConfig(num_blocks=10, max_model_len=100), "float32", "float32"),
         served_name="tape",
         redis_url="unix:///redis.sock",
         cluster_id="c",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -24,9 +24,10 @@ from tests.builders_model import TINY, make_torch_core, tiny_source
 
 
 class NoReports:
-    """Stages that nobody watches."""
+    """Stages that nobody watches, and what each took."""
 
     current = "weights"
+    seconds: ClassVar[dict[str, float]] = {}
 
     def __init__(self, *names: object) -> None: ...
 
@@ -92,3 +93,11 @@ def test_a_fault_strikes_if_it_was_asked_for(
     core = load(monkeypatch, model="tape:", fault=fault).core
     core.add(make_request("r", 5, block_size=16))
     assert run_to_end(core)["r"][-1].error_code == error_code
+
+
+@pytest.mark.parametrize(("warm_up_s", "watchdog_s"), [(0.4, 5.0), (19.0, 38.0)])
+def test_a_step_as_long_as_the_warm_up_is_no_standstill(
+    monkeypatch: pytest.MonkeyPatch, warm_up_s: float, watchdog_s: float
+) -> None:
+    monkeypatch.setattr(NoReports, "seconds", {"warm-up": warm_up_s})
+    assert load(monkeypatch).watchdog_s == watchdog_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from cluster.preflight import (
     plan_engine,
 )
 from cluster.settings import ServeSettings
+from cluster.spec import EnginePlan
 from cluster.stages import StartError
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.loading.source import ModelSource, resolve_model
@@ -33,14 +35,14 @@ from tests.data.families.families import FAMILIES, write_folder
 BLOCK_BYTES = 2 * 30 * 3 * BLOCK_SIZE * 64 * 4
 """A block of the tape's model in float32: K and V, 30 layers, 3 heads of 64."""
 MIB = 2**20
-ENGINE = EngineConfig(num_blocks=100, max_model_len=1000)
+ENGINE = EnginePlan(EngineConfig(num_blocks=100, max_model_len=1000), "float32", "float32")
 
 
 def settings(**given: Any) -> ServeSettings:
     return ServeSettings(**{"model": "tape:", "dtype": "float32"} | given)
 
 
-def plan(**given: Any) -> tuple[Any, str, str | None]:
+def plan(**given: Any) -> EnginePlan:
     return plan_engine(settings(**given), open_model(settings(**given)))
 
 
@@ -97,35 +99,54 @@ class TestModel:
         assert open_model(settings(model=str(TINY))).tape is None
         assert open_model(settings()).served_name == "tape"
 
+    @pytest.mark.parametrize(
+        ("file", "content"),
+        [
+            ("chat_template.jinja", b"{% for"),
+            ("chat_template.jinja", b"\xff\xfe{{"),
+            ("tokenizer.json", b'{"a":' * 1000),
+        ],
+    )
+    def test_what_only_gateways_read_of_it_is_checked_too(
+        self, tmp_path: Path, file: str, content: bytes
+    ) -> None:
+        folder = tmp_path / "model"
+        shutil.copytree(TINY, folder)
+        (folder / file).write_bytes(content)
+        with pytest.raises(StartError, match=f"--model {folder}"):
+            open_model(settings(model=str(folder)))
+
 
 class TestEngine:
     def test_its_pool_is_what_the_memory_holds_and_its_sizes_are_the_settings(self) -> None:
-        config, dtype, warning = plan(
-            kv_memory=600 * BLOCK_BYTES + 1, max_num_seqs=7, max_num_batched_tokens=99
-        )
-        assert (config.num_blocks, config.max_num_seqs, config.max_num_batched_tokens) == (600, 7, 99)
-        assert (config.max_model_len, dtype, warning) == (8192, "float32", None)
+        config = EngineConfig(num_blocks=600, max_model_len=8192, max_num_seqs=7, max_num_batched_tokens=99)
+        given = plan(kv_memory=600 * BLOCK_BYTES + 1, max_num_seqs=7, max_num_batched_tokens=99)
+        assert given == EnginePlan(config, "float32", "float32")
 
     def test_a_smaller_dtype_makes_more_blocks(self) -> None:
-        assert plan(kv_memory=600 * BLOCK_BYTES, dtype="bfloat16")[0].num_blocks == 1200
+        assert plan(kv_memory=600 * BLOCK_BYTES, dtype="bfloat16").config.num_blocks == 1200
 
     def test_a_smaller_kv_dtype_makes_more_blocks_of_the_same_weights(self) -> None:
-        config, dtype, _ = plan(kv_memory=600 * BLOCK_BYTES, kv_cache_dtype="bfloat16")
-        assert (config.num_blocks, dtype) == (1200, "float32")
-        config, dtype, _ = plan(kv_memory=600 * BLOCK_BYTES, dtype="bfloat16", kv_cache_dtype="float32")
-        assert (config.num_blocks, dtype) == (600, "bfloat16")
+        narrow = plan(kv_memory=600 * BLOCK_BYTES, kv_cache_dtype="bfloat16")
+        assert (narrow.config.num_blocks, narrow.dtype, narrow.kv_dtype) == (1200, "float32", "bfloat16")
+        wide = plan(kv_memory=600 * BLOCK_BYTES, dtype="bfloat16", kv_cache_dtype="float32")
+        assert (wide.config.num_blocks, wide.dtype, wide.kv_dtype) == (600, "bfloat16", "float32")
+
+    def test_the_cache_follows_the_weights_unless_told_otherwise(self) -> None:
+        assert plan(dtype="bfloat16").kv_dtype == "bfloat16"
+        assert plan(dtype="float32").kv_dtype == "float32"
 
     def test_reference_mode_is_float32(self) -> None:
-        assert plan(dtype="auto", deterministic=True)[1] == "float32"
+        assert plan(dtype="auto", deterministic=True).dtype == "float32"
 
     def test_a_context_that_just_fits_the_pool_is_left_alone(self) -> None:
-        config, _, warning = plan(kv_memory=513 * BLOCK_BYTES)
-        assert (config.max_model_len, warning) == (512 * BLOCK_SIZE, None)
+        fits = plan(kv_memory=513 * BLOCK_BYTES)
+        assert (fits.config.max_model_len, fits.warning) == (512 * BLOCK_SIZE, None)
 
     def test_one_that_does_not_is_lowered_with_a_warning(self) -> None:
-        config, _, warning = plan(kv_memory=512 * BLOCK_BYTES)
-        assert config.max_model_len == 511 * BLOCK_SIZE == 8176
-        assert warning == "context lowered from 8192 to 8176 tokens, which --kv-memory holds"
+        lowered = plan(kv_memory=512 * BLOCK_BYTES)
+        assert lowered.config.max_model_len == 511 * BLOCK_SIZE == 8176
+        assert lowered.warning == "context lowered from 8192 to 8176 tokens, which --kv-memory holds"
 
     def test_an_explicit_one_that_does_not_is_refused_and_each_way_out_works(self) -> None:
         with pytest.raises(
@@ -134,8 +155,8 @@ class TestEngine:
             plan(kv_memory=300 * BLOCK_BYTES, max_model_len=5000)
         enough = (313 + 1) * BLOCK_BYTES
         assert caught.value.remedy == f"use --max-model-len 4784 or less, or --kv-memory {enough} or more"
-        assert plan(kv_memory=300 * BLOCK_BYTES, max_model_len=4784)[0].max_model_len == 4784
-        assert plan(kv_memory=enough, max_model_len=5000)[0].max_model_len == 5000
+        assert plan(kv_memory=300 * BLOCK_BYTES, max_model_len=4784).config.max_model_len == 4784
+        assert plan(kv_memory=enough, max_model_len=5000).config.max_model_len == 5000
         with pytest.raises(StartError, match="does not fit"):
             plan(kv_memory=enough - 1, max_model_len=5000)
 
@@ -147,21 +168,21 @@ class TestEngine:
         )
 
     def test_one_beyond_it_is_served_when_that_is_asked_for(self) -> None:
-        config, _, warning = plan(max_model_len=9000, allow_untrained_context=True)
-        assert (config.max_model_len, warning) == (9000, None)
+        served = plan(max_model_len=9000, allow_untrained_context=True)
+        assert (served.config.max_model_len, served.warning) == (9000, None)
 
     def test_a_sliding_window_lowers_the_context_with_a_warning(self, tmp_path: Path) -> None:
         source = resolve_model(str(write_folder(FAMILIES["mistral"], tmp_path / "mistral")))
-        config, _, warning = plan_engine(settings(), source)
-        assert config.max_model_len == 48
-        assert warning == "context lowered from 256 to 48 tokens, the model's sliding window"
-        assert plan_engine(settings(max_model_len=32), source)[2] is None
+        lowered = plan_engine(settings(), source)
+        assert lowered.config.max_model_len == 48
+        assert lowered.warning == "context lowered from 256 to 48 tokens, the model's sliding window"
+        assert plan_engine(settings(max_model_len=32), source).warning is None
 
     def test_memory_for_no_block_is_refused_with_what_is_enough(self) -> None:
         with pytest.raises(StartError, match="hold 1 blocks") as caught:
             plan(kv_memory=2 * BLOCK_BYTES - 1)
         assert caught.value.remedy == f"give at least --kv-memory {2 * BLOCK_BYTES}"
-        assert plan(kv_memory=2 * BLOCK_BYTES)[0].max_model_len == BLOCK_SIZE
+        assert plan(kv_memory=2 * BLOCK_BYTES).config.max_model_len == BLOCK_SIZE
 
 
 class TestMemory:
@@ -172,26 +193,38 @@ class TestMemory:
         monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
         return memory
 
-    def needed(self, source: ModelSource, replicas: int, kv_memory: int) -> int:
-        steps = activation_bytes(source.config, ENGINE, "float32", "float32")
+    def needed(
+        self, source: ModelSource, replicas: int, kv_memory: int, *, deterministic: bool = False
+    ) -> int:
+        steps = activation_bytes(
+            source.config, ENGINE.config, "float32", "float32", deterministic=deterministic
+        )
         each = source.weights_bytes("float32") + kv_memory + steps + REPLICA_OVERHEAD_BYTES
         return replicas * each + CLUSTER_OVERHEAD_BYTES
 
     def test_it_must_hold_every_replica_and_the_cluster(self, free: SimpleNamespace) -> None:
         source, asked = tiny_source(), settings(replicas=3, kv_memory=64 * MIB)
         free.available = self.needed(source, 3, 64 * MIB)
-        check_memory(asked, source, ENGINE, "float32")
+        check_memory(asked, source, ENGINE)
         free.available -= 1
         with pytest.raises(StartError, match=r"3 replica\(s\) need \d\.\d GiB of memory and") as caught:
-            check_memory(asked, source, ENGINE, "float32")
+            check_memory(asked, source, ENGINE)
         assert "--kv-memory or --replicas" in caught.value.remedy
+
+    def test_reference_mode_takes_more(self, free: SimpleNamespace) -> None:
+        source, asked = tiny_source(), settings(deterministic=True, kv_memory=64 * MIB)
+        free.available = self.needed(source, 1, 64 * MIB, deterministic=True)
+        check_memory(asked, source, ENGINE)
+        free.available -= 1
+        with pytest.raises(StartError):
+            check_memory(asked, source, ENGINE)
 
     def test_a_tape_takes_no_kv(self, free: SimpleNamespace) -> None:
         free.available = REPLICA_OVERHEAD_BYTES + CLUSTER_OVERHEAD_BYTES
-        check_memory(settings(), open_model(settings()), ENGINE, "float32")
+        check_memory(settings(), open_model(settings()), ENGINE)
 
     def test_a_gpu_s_memory_is_not_this_machine_s(self, free: SimpleNamespace) -> None:
-        check_memory(settings(device="cuda"), tiny_source(), ENGINE, "float32")
+        check_memory(settings(device="cuda"), tiny_source(), ENGINE)
 
 
 class TestStateDirectory:

@@ -13,7 +13,7 @@ from cluster.haproxy import BINARY_VARIABLE
 from cluster.ray_env import REPOSITORY, ray_environment
 from cluster.run_dir import RunDir
 from cluster.settings import ServeSettings
-from cluster.spec import ClusterSpec
+from cluster.spec import ClusterSpec, EnginePlan
 from engine.config import EngineConfig
 
 PORTS = (
@@ -123,8 +123,7 @@ def test_a_spec_arrives_as_it_was_sent_whatever_the_actor_s_environment_says(
 ) -> None:
     spec = ClusterSpec(
         settings=ServeSettings(model="tape:", port=1234, state_dir=tmp_path),
-        engine=EngineConfig(num_blocks=10, max_model_len=100),
-        dtype="float32",
+        engine=EnginePlan(EngineConfig(num_blocks=10, max_model_len=100), "float32", "float32"),
         served_name="tape",
         redis_url="unix:///redis.sock",
         cluster_id="c",

@@ -16,9 +16,9 @@ from torch import Tensor
 from engine.attention_backend import (
     AttentionBackend,
     CpuBackend,
-    KvShape,
     ReferenceBackend,
     attention_backend,
+    kv_shape,
 )
 from engine.build import build_executor
 from engine.config import EngineConfig
@@ -66,7 +66,7 @@ def all_logits(
         torch.arange(length) + BLOCK_SIZE,
         [0, length],
         [length],
-        KvShape.of(config, BLOCK_SIZE, dtype),
+        kv_shape(config, BLOCK_SIZE, dtype),
     )
     hidden = model.forward(torch.tensor(token_ids), torch.arange(length), attention, caches)
     return model.logits(hidden)

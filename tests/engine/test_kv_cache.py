@@ -9,9 +9,8 @@ from engine.attention_backend import KvShape
 from engine.kv_cache import KvCache
 
 SHAPE = KvShape(
-    block_size=4, num_heads=4, num_kv_heads=2, head_dim=6, scale=1.0, dtype=torch.float32,
-    cache_dtype=torch.bfloat16,
-)  # fmt: skip
+    block_size=4, num_heads=4, num_kv_heads=2, head_dim=6, dtype=torch.float32, cache_dtype=torch.bfloat16
+)
 
 
 @pytest.fixture

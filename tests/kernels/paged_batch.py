@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels import cpu, deterministic, reference
+from kernels.kv_shape import KvShape
 
+Kernel = type[reference.PagedStep] | type[cpu.PagedStep] | type[deterministic.PagedStep]
 BLOCK_SIZE, NUM_KV_HEADS, NUM_HEADS, HEAD_DIM = 4, 2, 6, 8
-SCALE = HEAD_DIM**-0.5
 
 sequences = st.lists(
     st.tuples(st.integers(0, 40), st.sampled_from([1, 1, 1, 2, 5, 9])), min_size=1, max_size=6
@@ -28,7 +29,7 @@ class PagedBatch:
         cache_dtype: torch.dtype | None = None,
     ) -> None:
         random = torch.Generator().manual_seed(seed)
-        self.dtype, self.cache_dtype = dtype, cache_dtype or dtype
+        self.kv = KvShape(BLOCK_SIZE, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, dtype, cache_dtype or dtype)
         self.seq_lens = [before + queries for before, queries in lens]
         self.cu_query_lens = [sum(q for _, q in lens[:i]) for i in range(len(lens) + 1)]
         num_blocks = [-(-n // BLOCK_SIZE) for n in self.seq_lens]
@@ -45,8 +46,8 @@ class PagedBatch:
         self.slot_mapping = torch.tensor(slots)
         shape = (sum(num_blocks) + 1, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
         num_tokens = self.cu_query_lens[-1]
-        self.k_cache = torch.randn(shape, generator=random, dtype=dtype).to(self.cache_dtype)
-        self.v_cache = torch.randn(shape, generator=random, dtype=dtype).to(self.cache_dtype)
+        self.k_cache = torch.randn(shape, generator=random, dtype=dtype).to(self.kv.cache_dtype)
+        self.v_cache = torch.randn(shape, generator=random, dtype=dtype).to(self.kv.cache_dtype)
         self.query = torch.randn(num_tokens, NUM_HEADS, HEAD_DIM, generator=random, dtype=dtype)
         self.key = torch.randn(num_tokens, NUM_KV_HEADS, HEAD_DIM, generator=random, dtype=dtype)
 
@@ -60,60 +61,27 @@ class PagedBatch:
             cache.transpose(1, 2).masked_fill_(~used.view(-1, BLOCK_SIZE, 1, 1), float("nan"))
 
     def by_reference(self) -> Tensor:
-        reference.kv_write(self.key, -self.key, self.k_cache, self.v_cache, self.slot_mapping)
-        return reference.paged_attention(
-            self.query,
-            self.k_cache,
-            self.v_cache,
-            self.block_table,
-            torch.tensor(self.cu_query_lens, dtype=torch.int32),
-            torch.tensor(self.seq_lens, dtype=torch.int32),
-            SCALE,
-        )
+        return self._by(reference.PagedStep)
 
     def by_cpu(self) -> Tensor:
-        step = cpu.PagedStep(
-            self.block_table,
-            self.slot_mapping,
-            self.cu_query_lens,
-            self.seq_lens,
-            block_size=BLOCK_SIZE,
-            num_kv_heads=NUM_KV_HEADS,
-            head_dim=HEAD_DIM,
-            scale=SCALE,
-            dtype=self.dtype,
-            cache_dtype=self.cache_dtype,
-        )
-        step.kv_write(self.key, -self.key, self.k_cache, self.v_cache)
-        return step.attend(self.query, self.k_cache, self.v_cache)
+        return self._by(cpu.PagedStep)
 
     def by_deterministic(self) -> Tensor:
-        step = _deterministic(self.block_table, self.slot_mapping, self.cu_query_lens, self.seq_lens)
+        return self._by(deterministic.PagedStep)
+
+    def _by(self, kind: Kernel) -> Tensor:
+        step = kind(self.block_table, self.slot_mapping, self.cu_query_lens, self.seq_lens, self.kv)
         step.kv_write(self.key, -self.key, self.k_cache, self.v_cache)
         return step.attend(self.query, self.k_cache, self.v_cache)
 
     def alone(self, sequence: int, token: int) -> Tensor:
-        """The same kernels on one query of one sequence, as a step of its own: [1, H, D]."""
+        """The deterministic kernel on one query of one sequence, as a step of its own: [1, H, D]."""
         behind = self.cu_query_lens[sequence + 1] - 1 - token
-        step = _deterministic(
+        step = deterministic.PagedStep(
             self.block_table[sequence : sequence + 1],
             self.slot_mapping[token : token + 1],
             [0, 1],
             [self.seq_lens[sequence] - behind],
+            self.kv,
         )
         return step.attend(self.query[token : token + 1], self.k_cache, self.v_cache)
-
-
-def _deterministic(
-    block_table: Tensor, slot_mapping: Tensor, cu_query_lens: list[int], seq_lens: list[int]
-) -> deterministic.PagedStep:
-    return deterministic.PagedStep(
-        block_table,
-        slot_mapping,
-        cu_query_lens,
-        seq_lens,
-        block_size=BLOCK_SIZE,
-        num_heads=NUM_HEADS,
-        num_kv_heads=NUM_KV_HEADS,
-        scale=SCALE,
-    )

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
+from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.executor import Done
 from engine.loading.tape_model import TapeModel
 from engine.policy import FirstComeFirstServed
 from engine.scheduler import Scheduler
 from engine.step import StepPlan
 from engine.tape import TapeExecutor, TapeSpec
 from loadtest.bench_engine import BenchLoad, EngineBench
-from loadtest.bench_run import EngineFailed
+from loadtest.bench_requests import RequestMaker
+from loadtest.bench_run import BenchRun, EngineFailed
 from loadtest.long_prompt import LongPromptLoad
-from loadtest.timed_executor import TimedExecutor
+from loadtest.watched_executor import WatchedExecutor
 from tests.builders import BLOCK_SIZE, FakeClock, make_config
 
 STEP_S = 0.02
@@ -38,18 +39,38 @@ class Tape(TapeExecutor):
         return super().submit(plan)
 
 
-class Rig:
-    """`text_s`: what making the text of one token takes; `least_s`: what a step must take at least."""
+class SlowScheduler(Scheduler):
+    """Takes `clock` along, `schedule_s` with each plan."""
 
-    def __init__(self, *, text_s: float = 0.0, least_s: float | None = None, **sizes: Any) -> None:
+    def __init__(self, config: EngineConfig, clock: FakeClock, schedule_s: float) -> None:
+        super().__init__(config, FirstComeFirstServed(), eos_token_ids=[258])
+        self._clock = clock
+        self._schedule_s = schedule_s
+
+    def schedule(self, now: float) -> StepPlan:
+        self._clock.advance(self._schedule_s)
+        return super().schedule(now)
+
+
+class Rig:
+    """`text_s`: what making the text of one token takes; `least_s`: what a step must take at least;
+    `schedule_s`: what the scheduler takes for a plan."""
+
+    def __init__(
+        self, *, text_s: float = 0.0, least_s: float | None = None, schedule_s: float = 0.0, **sizes: Any
+    ) -> None:
         self.clock = FakeClock()
         self.text_s = text_s
         config = make_config(**sizes)
         self.tape = Tape(config.num_blocks, self.clock)
-        timed = TimedExecutor(self.tape, self.clock, None if least_s is None else lambda plan: least_s)
-        core = EngineCore(Scheduler(config, FirstComeFirstServed(), eos_token_ids=[258]), timed, self.clock)
-        model = TapeModel(TapeSpec({})).config
-        self.bench = EngineBench(core, timed, model, self._bytes, BLOCK_SIZE, self.clock)
+        watched = WatchedExecutor(self.tape)
+        self.core = EngineCore(SlowScheduler(config, self.clock, schedule_s), watched, self.clock)
+        vocab_size = TapeModel(TapeSpec({})).config.vocab_size
+        least_s_of = None if least_s is None else lambda plan: least_s
+        self.bench = EngineBench(
+            lambda: BenchRun(self.core, watched, self._bytes, self.clock, least_s_of),
+            lambda seed: RequestMaker(vocab_size, b"root", BLOCK_SIZE, seed),
+        )
 
     def _bytes(self, token_id: int) -> bytes:
         self.clock.advance(self.text_s)
@@ -105,21 +126,25 @@ def test_every_figure_of_a_small_load() -> None:
     }
 
 
-def test_a_step_s_time_is_waited_for_once_and_is_the_model_s() -> None:
-    rig = Rig()
-    timed = TimedExecutor(rig.tape, rig.clock)
-    pending = timed.submit(StepPlan(1, ()))
-    assert (rig.clock.now, timed.model_s) == (STEP_S, STEP_S)
-    pending.result()
-    assert isinstance(pending, Done)
-    assert rig.clock.now == STEP_S
-
-
-def test_what_is_spent_outside_the_model_is_overhead() -> None:
-    """Four tokens of 5 ms each beside four steps of 20 ms."""
-    figures = Rig(text_s=0.005).run(num_requests=1, concurrency=1, output_tokens=4)
+def test_what_a_step_spends_outside_the_executor_is_overhead_and_what_comes_after_it_is_not() -> None:
+    """Four steps of 5 ms for the plan and 20 ms for the model; 5 ms for each of four tokens' text."""
+    figures = Rig(schedule_s=0.005, text_s=0.005).run(num_requests=1, concurrency=1, output_tokens=4)
     assert figures["overhead_share"] == 0.2
-    assert figures["elapsed_s"] == 0.1
+    assert figures["elapsed_s"] == 0.12
+
+
+def test_overhead_is_each_run_s_own() -> None:
+    rig = Rig(schedule_s=0.005)
+    assert [rig.run(seed=seed)["overhead_share"] for seed in (1, 2)] == [0.2, 0.2]
+
+
+def test_a_plan_is_told_before_its_step_is_computed() -> None:
+    rig, told = Rig(), []
+    watched = WatchedExecutor(rig.tape)
+    watched.on_plan = lambda plan: told.append((plan.step, len(rig.tape.plans), rig.clock.now))
+    watched.submit(StepPlan(1, ()))
+    assert told == [(1, 0, 0.0)]
+    assert len(rig.tape.plans) == 1
 
 
 def test_a_request_that_waits_for_a_slot_of_the_engine_has_a_later_first_token() -> None:
@@ -252,4 +277,4 @@ def test_a_run_beside_long_prompts_leaves_nothing_behind() -> None:
     rig = Rig(**BUDGET)
     rig.run_beside()
     assert rig.run()["requests"] == 4
-    assert not rig.bench._core.has_work()
+    assert not rig.core.has_work()

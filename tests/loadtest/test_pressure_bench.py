@@ -17,10 +17,12 @@ from engine.request_state import RequestState
 from engine.step import StepPlan, StepResult
 from engine.tape import TapeExecutor, TapeSpec
 from loadtest.bench_setup import BenchParts
-from loadtest.pressure.bench import PressureBench, is_held
-from loadtest.pressure.load import PressureLoad, make_cases
-from loadtest.pressure.run import PressureRun
+from loadtest.pressure.bench import PressureBench
+from loadtest.pressure.bounds import missed_bounds
+from loadtest.pressure.load import Case, Departure, PressureLoad, make_cases
+from loadtest.pressure.run import Client
 from loadtest.pressure.tape import with_own_answers
+from tests.builders import make_request
 
 LOAD = PressureLoad(num_requests=150, max_prompt=120, max_output=120, seed=3)
 CONFIG = EngineConfig(num_blocks=32, max_model_len=496, max_num_seqs=24, max_num_batched_tokens=48)
@@ -45,14 +47,16 @@ class Tape(TapeExecutor):
         return Done(self.changed(plan, super().submit(plan).result()))
 
 
-def run(load: PressureLoad = LOAD, tape: type[Tape] = Tape) -> tuple[dict[str, Any], list[str]]:
+def run(
+    load: PressureLoad = LOAD, tape: type[Tape] = Tape, max_steps: int | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """The figures, and the lines on what was lost."""
     source = TapeModel(TapeSpec({}))
     cases = make_cases(load, vocab_size=source.config.vocab_size, block_size=CONFIG.block_size)
     source = with_own_answers(source, cases)
     executor = tape(source.tape, num_blocks=CONFIG.num_blocks, block_size=CONFIG.block_size)
-    bench = PressureBench(BenchParts(source, CONFIG, "float32", "float32", executor), epsilon=None)
-    return bench.run(cases), bench.losses
+    bench = PressureBench(BenchParts(source, CONFIG, "float32", "float32", executor), tolerance=None)
+    return bench.run(cases, max_steps), bench.losses
 
 
 @pytest.fixture(scope="module")
@@ -155,30 +159,85 @@ def test_a_lost_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not figures["held"]
 
 
-def test_requests_that_never_end_are_told_as_running_or_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    init = PressureRun.__init__
+def test_an_answer_that_the_engine_gave_up_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = EngineCore.step
+    given_up: list[RequestOutput] = []
 
-    def short(run: PressureRun, *arguments: Any, **options: Any) -> None:
-        init(run, *arguments, **options)
-        run._max_steps = 20
+    def give_up(core: EngineCore) -> list[RequestOutput]:
+        outputs = step(core)
+        if not given_up and outputs and outputs[0].finish_reason is None and outputs[0].first_output_index:
+            given_up.append(outputs[0])
+            outputs += core.abort(outputs[0].request_id)
+        return outputs
 
-    monkeypatch.setattr(PressureRun, "__init__", short)
+    monkeypatch.setattr(EngineCore, "step", give_up)
     figures, losses = run()
+    name = f"{given_up[0].request_id}, sibling 0"
+    assert f"{name}: it was given up, and its client had stayed" in losses
+    assert not figures["held"]
+
+
+def test_siblings_that_were_given_up_with_another_one_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    abort = EngineCore.abort
+    monkeypatch.setattr(EngineCore, "abort", lambda core, request_id, sibling=None: abort(core, request_id))
+    figures, losses = run()
+    assert any(line.endswith("it was given up, and its client had stayed") for line in losses)
+    assert not figures["held"]
+
+
+@pytest.mark.parametrize(("sibling", "given_up"), [(None, [True, True]), (1, [False, True])])
+def test_an_answer_is_given_up_once_its_own_client_left(sibling: int | None, given_up: list[bool]) -> None:
+    request = make_request("r", n=2)
+    client = Client(Case(request, (), Departure("decoding", 1, False, sibling)), lambda token_id: b"")
+    assert [client.has_left(place) for place in range(2)] == [False, False]
+    client.left_in = "decoding"
+    assert [client.has_left(place) for place in range(2)] == given_up
+
+
+def test_requests_that_never_end_are_told_as_running_or_waiting() -> None:
+    figures, losses = run(max_steps=20)
     assert figures["running"] > 0
     assert figures["waiting"] > 0
     assert any(line.endswith("it never ended") for line in losses)
     assert not figures["held"]
 
 
-@pytest.mark.parametrize("key", ["leaked_blocks", "differing", "running", "waiting", "errors"])
-def test_one_of_anything_lost_is_not_held(figures: dict[str, Any], key: str) -> None:
-    assert is_held(figures)
-    assert not is_held({**figures, key: 1})
+def test_a_load_that_brings_no_pressure_shows_nothing() -> None:
+    figures, losses = run(replace(LOAD, num_requests=3))
+    assert losses == []
+    assert figures["peak_demand"] < 3
+    assert not figures["held"]
 
 
-def test_a_fourth_preemption_is_not_held(figures: dict[str, Any]) -> None:
-    assert is_held({**figures, "max_preemptions": 3, "near_ties": 5, "apart": 5})
-    assert not is_held({**figures, "max_preemptions": 4})
+def test_an_empty_run_is_not_held() -> None:
+    figures, _ = run(replace(LOAD, num_requests=0))
+    assert figures["answers"] == 0
+    assert not figures["held"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("leaked_blocks", 1),
+        ("differing", 1),
+        ("running", 1),
+        ("waiting", 1),
+        ("errors", 1),
+        ("max_preemptions", 4),
+        ("apart", 1),
+        ("peak_demand", 2.99),
+        ("preemptions", 0),
+    ],
+)
+def test_each_bound_that_is_missed_is_named(figures: dict[str, Any], key: str, value: float) -> None:
+    assert missed_bounds(figures) == []
+    (line,) = missed_bounds({**figures, key: value})
+    assert line.startswith(f"{key}: {value}")
+
+
+def test_what_is_allowed_is_held(figures: dict[str, Any]) -> None:
+    allowed = {"max_preemptions": 3, "near_ties": 5, "apart": 2, "max_apart": 2, "peak_demand": 3.0}
+    assert missed_bounds({**figures, **allowed, "preemptions": 1}) == []
 
 
 def test_a_refused_request_is_an_error() -> None:

@@ -25,7 +25,7 @@ def call(*arguments: str, model: str = "tape:", requests: int = 30) -> Result:
 
 
 def test_a_tape_loses_nothing_and_the_last_line_is_json() -> None:
-    result = call("--json")
+    result = call("--kv-blocks", "16", "--seed", "1", "--json")
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.splitlines()[-1])
     assert figures.keys() >= KEYS
@@ -37,10 +37,11 @@ def test_a_tape_loses_nothing_and_the_last_line_is_json() -> None:
 
 @pytest.mark.parametrize("flags", [["--deterministic"], ["--dtype", "float32"]])
 def test_a_model_answers_under_pressure_as_alone(flags: list[str]) -> None:
-    result = call(*flags, "--json", model=str(TINY), requests=8)
+    load = ["--kv-blocks", "16", "--seed", "2"]
+    result = call(*flags, *load, "--json", model=str(TINY), requests=16)
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.splitlines()[-1])
-    assert figures["same"] > 6
+    assert figures["same"] > 20
     assert figures["deterministic"] == (flags == ["--deterministic"])
 
 
@@ -65,6 +66,13 @@ def test_what_is_lost_exits_1_and_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 1
     assert json.loads(result.stdout.splitlines()[-1])["differing"] > 0
     assert "differs from its solo run" in result.stderr
+
+
+def test_too_few_requests_for_pressure_exit_1_and_say_so() -> None:
+    result = call("--json", requests=3)
+    assert result.exit_code == 1
+    assert not json.loads(result.stdout.splitlines()[-1])["held"]
+    assert "is no pressure; add --requests" in result.stderr
 
 
 @pytest.mark.parametrize(

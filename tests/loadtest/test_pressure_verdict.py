@@ -10,7 +10,7 @@ from msgspec.structs import replace as with_fields
 
 from engine.request import SamplingParams, TokenLogprobs
 from loadtest.pressure.answer import Answer
-from loadtest.pressure.verdict import compare, contradictions
+from loadtest.pressure.verdict import TOLERANCE, Tolerance, compare, contradictions
 
 GREEDY = SamplingParams(max_tokens=3, temperature=0.0)
 EOS = 9
@@ -89,25 +89,45 @@ def test_what_raw_logprobs_cannot_judge_may_go_its_own_way_but_not_in_exact_mode
     assert compare(SOLO, SOLO, drawn, 1e-3) == "same"
 
 
+def test_few_may_go_their_own_way_and_one_always() -> None:
+    tolerance = Tolerance(epsilon=1e-3, apart_share=0.1)
+    assert [tolerance.max_apart(num_drawn) for num_drawn in (0, 9, 19, 20, 55)] == [1, 1, 1, 2, 5]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 15), ("bfloat16", 50)])
+def test_some_may_in_float32_and_half_in_bfloat16(dtype: str, most: int) -> None:
+    assert TOLERANCE[dtype].max_apart(100) == most
+
+
+def faults(
+    answer: Answer, sampling: SamplingParams = GREEDY, stop: tuple[str, ...] = (), whole: str = "abc"
+) -> list[str]:
+    return contradictions(answer, sampling, [EOS], stop, whole)
+
+
 @pytest.mark.parametrize(
-    ("answer", "sampling", "has_stop"),
+    ("answer", "sampling", "stop"),
     [
-        pytest.param(SOLO, GREEDY, False, id="by length"),
-        pytest.param(an_answer(5, EOS, finish="stop", logprobs=()), GREEDY, False, id="end token"),
+        pytest.param(SOLO, GREEDY, (), id="by length"),
+        pytest.param(an_answer(5, EOS, finish="stop", logprobs=()), GREEDY, (), id="end token"),
+        pytest.param(an_answer(5, EOS, finish="stop", logprobs=()), GREEDY, ("x",), id="end, not stop"),
         pytest.param(
             an_answer(5, 4, finish="stop", logprobs=()),
             with_fields(GREEDY, stop_token_ids=(4,), ignore_eos=True),
-            False,
+            (),
             id="stop token",
         ),
-        pytest.param(an_answer(5, 5, finish="stop", logprobs=()), GREEDY, True, id="stop string"),
-        pytest.param(an_answer(finish="abort", logprobs=()), GREEDY, False, id="aborted"),
+        pytest.param(
+            an_answer(5, 5, 5, finish="stop", logprobs=(), text="a"), GREEDY, ("x", "bc"), id="stop string"
+        ),
+        pytest.param(an_answer(5, 5, finish="stop", logprobs=(), text=""), GREEDY, ("a",), id="at once"),
+        pytest.param(an_answer(finish="abort", logprobs=(), text=""), GREEDY, (), id="aborted"),
     ],
 )
 def test_an_answer_that_agrees_with_what_was_asked(
-    answer: Answer, sampling: SamplingParams, has_stop: bool
+    answer: Answer, sampling: SamplingParams, stop: tuple[str, ...]
 ) -> None:
-    assert contradictions(answer, sampling, [EOS], has_stop=has_stop) == []
+    assert faults(answer, sampling, stop) == []
 
 
 @pytest.mark.parametrize(
@@ -115,17 +135,35 @@ def test_an_answer_that_agrees_with_what_was_asked(
     [
         (an_answer(5, 5, 5, 5, logprobs=()), "4 tokens, at most 3 were asked for"),
         (an_answer(5, 5, logprobs=()), "it ended by length with 2 of 3 tokens"),
-        (an_answer(5, 5, finish="stop", logprobs=()), "it stopped at a token that ends nothing"),
-        (an_answer(finish="stop", logprobs=()), "it stopped at a token that ends nothing"),
+        (an_answer(5, 5, finish="stop", logprobs=()), "it stopped where nothing ends it"),
+        (an_answer(finish="stop", logprobs=()), "it stopped where nothing ends it"),
         (an_answer(5, finish=None, logprobs=()), "it never ended"),
         (an_answer(5, finish="abort", logprobs=told(1.0, 1.0)), "2 logprobs for 1 tokens"),
     ],
 )
 def test_an_answer_that_contradicts_what_was_asked(answer: Answer, found: str) -> None:
-    assert found in contradictions(answer, GREEDY, [EOS], has_stop=False)
+    assert found in faults(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        pytest.param("abc", ["it stopped where nothing ends it"], id="none was completed"),
+        pytest.param("ab", ["it stopped where nothing ends it"], id="cut elsewhere"),
+        pytest.param(
+            "axb", ["it stopped where nothing ends it", "its text holds a stop string"], id="too late"
+        ),
+    ],
+)
+def test_a_stop_with_stop_strings_is_where_one_was_completed(text: str, found: list[str]) -> None:
+    answer = an_answer(5, 5, 5, finish="stop", logprobs=(), text=text)
+    assert faults(answer, stop=("x", "bd"), whole="abc" if "x" not in text else "axbe") == found
+
+
+def test_text_that_runs_past_a_stop_string_is_a_fault_however_it_ended() -> None:
+    assert faults(SOLO, stop=("b",)) == ["its text holds a stop string"]
 
 
 def test_an_end_token_that_was_to_be_ignored_ends_nothing() -> None:
     ignoring = with_fields(GREEDY, ignore_eos=True)
-    answer = an_answer(5, EOS, finish="stop", logprobs=())
-    assert contradictions(answer, ignoring, [EOS], has_stop=False)
+    assert faults(an_answer(5, EOS, finish="stop", logprobs=()), ignoring)
