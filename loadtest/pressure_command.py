@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from loadtest.pressure.verdict import Tolerance
 
 _MAX_NUM_SEQS = 24
+_SHORTEST_CONTEXT = 64
 _LONGEST = 4
 """Longest prompt, and longest output: the context ÷ this. Short prompts and long outputs make preemptions."""
 _SHOWN_LOSSES = 20
@@ -67,7 +68,7 @@ def _prepare(given: dict[str, Any]) -> tuple[BenchParts, list[Case]]:
     """A pool so small that it is always short, and a load whose requests all fit into it alone."""
     from dataclasses import replace
 
-    from loadtest.bench_setup import bench_settings, plan_bench
+    from loadtest.bench_setup import CannotBench, bench_settings, plan_bench
     from loadtest.pressure.load import PressureLoad, make_cases
     from loadtest.pressure.tape import with_own_answers
 
@@ -86,6 +87,11 @@ def _prepare(given: dict[str, Any]) -> tuple[BenchParts, list[Case]]:
     config = replace(
         plan.config, num_blocks=given["kv_blocks"], max_model_len=min(capacity, plan.config.max_model_len)
     )
+    if config.max_model_len < _SHORTEST_CONTEXT:
+        raise CannotBench(
+            f"a context of {config.max_model_len} tokens is too short to press on: give a model or "
+            f"--kv-blocks with {_SHORTEST_CONTEXT} or more"
+        )
     load = PressureLoad(
         num_requests=given["requests"],
         max_prompt=config.max_model_len // _LONGEST,

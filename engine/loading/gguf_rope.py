@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from engine.config import RopeConfig
 from engine.loading.errors import ModelError
 from engine.loading.gguf_file import GgufFile

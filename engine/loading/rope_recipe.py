@@ -59,7 +59,7 @@ def agreed_parameters(places: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
             if value is None:
                 continue
             field, known = agreed.setdefault(_CALLED.get(name, name), (place + name, value))
-            if value != known:
+            if value is not known and value != known:
                 raise ModelError(
                     f"RoPE {field} {shown(known)} and {place}{name} {shown(value)} contradict each other",
                     "take out the one that the model was not trained with",
@@ -78,9 +78,12 @@ def read_rope(
     """
     kind = parameters.get("rope_type") or "default"
     if kind not in _SUPPORTED:
-        numbers = ", ".join(f"{key} {shown(value)}" for key, value in parameters.items() if key != "rope_type")
+        numbers = ", ".join(
+            f"{key} {shown(value)}" for key, value in parameters.items() if key != "rope_type"
+        )
         raise ModelError(
-            f"RoPE scaling {shown(kind)} ({numbers[:200]}) is not supported", f"supported: {', '.join(_SUPPORTED)}"
+            f"RoPE scaling {shown(kind)} ({numbers[:200]}) is not supported",
+            f"supported: {', '.join(_SUPPORTED)}",
         )
     stated = _checked(parameters)
     theta = stated.rope_theta or default_theta

@@ -135,7 +135,13 @@ def _without_added_tokens(whole: dict[str, Any], stated: _TokenizerFile) -> dict
         "merges": without(added, pairs),
         "unk_token": None,
     }
-    return whole | {"model": model, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    return whole | {
+        "model": model,
+        "added_tokens": [],
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+    }
 
 
 def _pair(merge: str | Merge) -> Merge:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.chat_template import MAX_RENDERED_CHARACTERS, ChatMessage, ChatTemplate, TemplateError
-from engine.loading.source import ModelSource, resolve_model
+from engine.loading.source import ModelError, ModelSource, resolve_model
 from engine.tokenizer import ByteTokenizer
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden" / "smollm2.json").read_text("utf-8"))
@@ -150,7 +150,6 @@ def test_a_megabyte_of_marks_is_encoded_in_linear_time() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{% for %}", "malformed"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages[7].content.x }}", "failed"),
         ("{{ 1 / 0 }}", "failed"),
@@ -158,12 +157,39 @@ def test_a_megabyte_of_marks_is_encoded_in_linear_time() -> None:
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "failed"),
         ("{{ messages.append(1) }}", "failed"),
         ("{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", str(MAX_RENDERED_CHARACTERS)),
-        ("x" * (2**18 + 1), "characters"),
     ],
 )
-def test_templates_that_cannot_be_used_raise(source: str, message: str) -> None:
+def test_templates_that_fail_on_the_messages_raise(source: str, message: str) -> None:
     with pytest.raises(TemplateError, match=message):
         encode(source, chat("hi"))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{% for %}", "malformed"),
+        ("{{ x | no_such_filter }}", "malformed"),
+        ("{% for i in x %}" * 21 + "{% endfor %}" * 21, "malformed"),  # beyond what Python nests
+        ("{% if x %}" * 101 + "{% endif %}" * 101, "malformed"),
+        ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "malformed"),
+        ("{{ " + "9" * 5000 + " }}", "malformed"),
+        ("{{\n\n", "malformed"),
+        ("x" * (2**18 + 1), "has 262145 characters, over 262144"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_source_that_is_no_template_is_refused_before_any_message(source: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        ChatTemplate(source, ByteTokenizer())
+    assert str(caught.value).isprintable()
+
+
+def test_a_control_token_that_text_could_not_be_told_from_is_refused() -> None:
+    class OneCharacter(ByteTokenizer):
+        control_tokens: Mapping[str, int] = {"<": 256}
+
+    with pytest.raises(ModelError, match="control token '<' is too short"):
+        ChatTemplate(CHATML, OneCharacter())
 
 
 def test_special_tokens_and_blocks_are_as_templates_expect() -> None:

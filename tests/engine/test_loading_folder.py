@@ -1,4 +1,4 @@
-"""Hugging Face folders: one file of weights or shards, and one clear line for each that cannot be served."""
+"""Hugging Face folders: what is read from them, and one clear line for each that cannot be served."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file, save_file
 
+from engine.config import RopeConfig
 from engine.kv_memory import usable_context
 from engine.loading.source import ModelError, resolve_model
 from tests.builders_loading import edit_config, refusal
@@ -120,14 +120,73 @@ def test_where_the_base_is_read_from(folder: Path) -> None:
         return resolve_model(str(edit_config(folder, **changes))).config.rope.theta
 
     assert theta(rope_theta=77.0) == 77.0
-    assert theta(rope_theta=77.0, rope_parameters={"rope_theta": 88.0}) == 88.0
+    assert theta(rope_theta=..., rope_parameters={"rope_theta": 88.0}) == 88.0
+    assert theta(rope_theta=88.0, rope_parameters={"rope_theta": 88}) == 88.0
     assert theta(rope_theta=77.0, rope_scaling={"type": "default"}, rope_parameters=None) == 77.0
 
 
 def test_an_original_context_beside_the_parameters_counts(folder: Path) -> None:
-    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    scaling = {"type": "yarn", "factor": 4.0}
     edit_config(folder, rope_scaling=scaling, original_max_position_embeddings=128)
     assert resolve_model(str(folder)).config.max_model_len == 512
+
+
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}},
+            "RoPE rope_theta 10000.0 and rope_parameters.rope_theta 500000.0 contradict each other",
+        ),
+        (
+            {"rope_theta": 1e4, "rope_scaling": {"rope_theta": 5e5}},
+            "rope_theta 10000.0 and rope_scaling.rope_theta 500000.0",
+        ),
+        (
+            {"rope_parameters": _YARN, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            "rope_parameters.rope_type 'yarn' and rope_scaling.type 'linear'",
+        ),
+        (
+            {"rope_parameters": _YARN, "rope_scaling": _YARN | {"factor": 2.0}},
+            "rope_parameters.factor 4.0 and rope_scaling.factor 2.0",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": _YARN},
+            "rope_parameters.rope_type 'default' and rope_scaling.rope_type 'yarn'",
+        ),
+        (
+            {"rope_scaling": _YARN | {"type": "linear"}},
+            "rope_scaling.rope_type 'yarn' and rope_scaling.type 'linear'",
+        ),
+        (
+            {"rope_scaling": _YARN, "original_max_position_embeddings": 128},
+            "original_max_position_embeddings 128 and rope_scaling.original_max_position_embeddings 64",
+        ),
+        (
+            {"partial_rotary_factor": 1.0, "rope_parameters": {"partial_rotary_factor": 0.5}},
+            "partial_rotary_factor 1.0 and rope_parameters.partial_rotary_factor 0.5",
+        ),
+        ({"rope_scaling": {"factor": 4.0}}, "RoPE factor 4.0 is stated without a scaling that uses it"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(
+    folder: Path, changes: dict[str, Any], message: str
+) -> None:
+    assert message in refusal(edit_config(folder, **changes))
+
+
+def test_a_file_that_repeats_itself_is_taken(folder: Path) -> None:
+    def rope(**changes: Any) -> RopeConfig:
+        return resolve_model(str(edit_config(folder, **changes))).config.rope
+
+    once = rope(rope_theta=5e5, rope_scaling=_YARN)
+    repeated = _YARN | {"type": "yarn", "rope_theta": 5e5, "mscale": None}
+    assert once.scaling == "yarn"
+    assert rope(rope_parameters=repeated, original_max_position_embeddings=64) == once
+    assert rope(rope_scaling=None) == once
 
 
 def test_what_some_files_repeat_is_passed_over(tmp_path: Path) -> None:
@@ -177,107 +236,3 @@ def _told(folder: Path) -> str:
     except ModelError as error:
         return str(error)
     return ""
-
-
-# --- Shards -----------------------------------------------------------------------------------
-
-
-def shard(folder: Path) -> dict[str, str]:
-    """The folder's weights in two files and an index. Returns the index's map."""
-    tensors = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    names = sorted(tensors)
-    files = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
-    for file, held in files.items():
-        save_file({name: tensors[name] for name in held}, folder / file)
-    return {name: file for file, held in files.items() for name in held}
-
-
-def write_index(folder: Path, weight_map: dict[str, Any]) -> Path:
-    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return folder
-
-
-def test_shards_are_one_model(folder: Path) -> None:
-    whole = resolve_model(str(folder))
-    write_index(folder, shard(folder))
-    sharded = resolve_model(str(folder))
-    weights_of_whole = dict(resolve_model(str(TINY)).weights())
-    for name, weight in sharded.weights():
-        assert np.array_equal(weights_of_whole.pop(name), weight), name
-    assert not weights_of_whole
-    assert sharded.weights_bytes("float32") == whole.weights_bytes("float32")
-
-
-def test_another_shard_is_another_revision(folder: Path) -> None:
-    write_index(folder, shard(folder))
-    before = resolve_model(str(folder)).config.revision
-    path = folder / "model-00002-of-00002.safetensors"
-    save_file({name: weight * np.float32(1.5) for name, weight in load_file(path).items()}, path)
-    assert resolve_model(str(folder)).config.revision != before
-
-
-def test_one_whole_file_goes_before_an_index(folder: Path) -> None:
-    write_index(folder, {"model.norm.weight": "gone.safetensors"})
-    names = {name for name, _ in resolve_model(str(folder)).weights()}
-    assert names == {name for name, _ in resolve_model(str(TINY)).weights()}
-
-
-def test_a_shard_that_is_not_there_is_named(folder: Path) -> None:
-    write_index(folder, shard(folder))
-    (folder / "model-00002-of-00002.safetensors").unlink()
-    assert "model-00002-of-00002.safetensors is missing" in refusal(folder)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../model-00001-of-00002.safetensors",
-        "/etc/model.safetensors",
-        "sub/model.safetensors",
-        "..",
-        "",
-        "model.bin",
-        "a\0.safetensors/",
-    ],
-)
-def test_a_shard_outside_the_folder_is_not_opened(folder: Path, name: str) -> None:
-    weight_map = shard(folder)
-    write_index(folder, weight_map | {"model.norm.weight": name})
-    assert "is not the name of a safetensors file" in refusal(folder)
-
-
-def test_a_tensor_in_the_wrong_shard_is_named(folder: Path) -> None:
-    weight_map = shard(folder)
-    other = {
-        "model-00001-of-00002.safetensors": "model-00002-of-00002.safetensors",
-        "model-00002-of-00002.safetensors": "model-00001-of-00002.safetensors",
-    }
-    moved = weight_map | {"model.norm.weight": other[weight_map["model.norm.weight"]]}
-    message = f"tensor 'model.norm.weight' is not in '{moved['model.norm.weight']}'"
-    assert message in refusal(write_index(folder, moved))
-
-
-def test_a_tensor_that_the_index_does_not_know_is_named(folder: Path) -> None:
-    weight_map = shard(folder)
-    file = weight_map.pop("model.norm.weight")
-    message = f"tensor 'model.norm.weight' is in '{file}', where model.safetensors.index.json does not say so"
-    assert message in refusal(write_index(folder, weight_map))
-
-
-@pytest.mark.parametrize("index", ["{}", "[]", "{", '{"weight_map": {"a": 5}}', '{"weight_map": "b"}', ""])
-def test_an_index_that_is_none_is_refused(folder: Path, index: str) -> None:
-    shard(folder)
-    (folder / "model.safetensors.index.json").write_text(index)
-    assert "model.safetensors.index.json" in refusal(folder)
-
-
-def test_an_index_of_nothing_is_refused(folder: Path) -> None:
-    shard(folder)
-    assert "0 tensors in the file" in refusal(write_index(folder, {}))
-
-
-def test_a_folder_without_weights_is_refused(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    assert "model.safetensors is missing" in refusal(folder)

@@ -131,6 +131,7 @@ def test_a_factor_without_a_type_means_linear(tmp_path: Path) -> None:
     expected = RopeConfig(1000.0, "linear", 4.0, (4.0,) * 4)
     assert config_with(tmp_path, rope__scaling__factor=4.0).rope == expected
     assert config_with(tmp_path, rope__scale_linear=4.0).rope == expected
+    assert config_with(tmp_path, rope__scaling__factor=4.0, rope__scale_linear=4.0).rope == expected
     assert config_with(tmp_path, rope__scaling__type="none", rope__scaling__factor=4.0).rope == RopeConfig(
         1e3
     )
@@ -179,6 +180,12 @@ def test_a_window_in_the_file_is_kept(tmp_path: Path) -> None:
         ({"rope__scaling__yarn_ext_factor": 0.5}, "rope.scaling.yarn_ext_factor 0.5 is not supported"),
         ({"rope__scaling__yarn_log_multiplier": 0.1}, "yarn_log_multiplier"),
         ({"rope__scaling__attn_factor": -1.0}, "llama.rope.scaling.attn_factor is -1.0, not a positive"),
+        ({"rope__scaling__attn_factor": 1e-30}, "RoPE attention factor 1e-30 is not from 1e-06 to"),
+        ({"rope__scaling__attn_factor": 3e38}, "RoPE attention factor 3e+38 is not from 1e-06 to"),
+        (
+            {"rope__scaling__factor": 4.0, "rope__scale_linear": 2.0},
+            "rope.scaling.factor 4.0 and rope.scale_linear 2.0 contradict each other",
+        ),
         ({"attention__head_count_kv": 3}, "4 query heads cannot share 3 key heads evenly"),
         ({"attention__head_count_kv": 0}, "head_count_kv is 0, not a positive integer"),
         ({"attention__key_length": 7}, "a head has 7 dimensions"),
@@ -200,9 +207,10 @@ def test_metadata_that_makes_no_sense_is_refused_by_its_key(
     ("divisors", "message"),
     [
         (np.ones(3, np.float32), "'rope_freqs.weight' has shape (3,), expected (4,)"),
-        (np.array([1, 1, 0, 1], np.float32), "holds numbers that are not positive"),
-        (np.array([1, math.nan, 1, 1], np.float32), "holds numbers that are not positive"),
-        (np.array([1, math.inf, 1, 1], np.float32), "holds numbers that are not positive"),
+        *(
+            (np.array([1, number, 1, 1], np.float32), "holds numbers that are not from 1e-06 to 1000000000.0")
+            for number in (0.0, -1.0, 1e-45, 3e38, math.nan, math.inf)
+        ),
     ],
 )
 def test_divisors_that_make_no_sense_are_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.config import RopeConfig
 from engine.loading.errors import ModelError
-from engine.loading.rope_recipe import read_rope
+from engine.loading.rope_recipe import agreed_parameters, read_rope
 from engine.rope import rope_tables
 
 CPU = torch.device("cpu")
@@ -34,7 +35,8 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
 
 
 def read(parameters: dict[str, Any], *, head_dim: int = 16, default: float | None = None) -> RopeConfig:
-    return read_rope(parameters, head_dim=head_dim, max_position_embeddings=256, default_theta=default)[0]
+    agreed = agreed_parameters({"": parameters})
+    return read_rope(agreed, head_dim=head_dim, max_position_embeddings=256, default_theta=default)[0]
 
 
 def trained(parameters: dict[str, Any]) -> int:
@@ -121,6 +123,9 @@ def test_older_files_say_type() -> None:
             {"type": "longrope", "short_factor": [1.0]},
             "RoPE scaling 'longrope' (rope_theta 10000.0, short_factor [1.0])",
         ),
+        ({"rope_type": "yarn", "type": "linear"}, "RoPE rope_type 'yarn' and type 'linear' contradict"),
+        ({"rope_type": "default", "factor": 2.0}, "factor 2.0 is stated without a scaling that uses it"),
+        ({"rope_type": "x" * 1000}, "RoPE scaling 'xxx"),
         ({"type": "mrope", "mrope_section": [16, 24]}, "RoPE scaling 'mrope'"),
         ({"rope_type": ["yarn"]}, "RoPE scaling ['yarn']"),
         ({"rope_type": "default", "mrope_section": [16, 24]}, "unknown field `mrope_section`"),
@@ -143,6 +148,11 @@ def test_older_files_say_type() -> None:
         (YARN | {"beta_fast": 1.0, "beta_slow": 32.0}, "beta_fast 1.0 is below beta_slow 32.0"),
         (YARN | {"attention_factor": 0.0}, "$.attention_factor"),
         (YARN | {"truncate": "no"}, "$.truncate"),
+        (YARN | {"beta_slow": 5e-324}, "$.beta_slow"),
+        (YARN | {"beta_fast": 1e10}, "$.beta_fast"),
+        (YARN | {"attention_factor": 5e-324}, "$.attention_factor"),
+        (LLAMA3 | {"low_freq_factor": 5e-324}, "$.low_freq_factor"),
+        (LLAMA3 | {"high_freq_factor": math.inf}, "$.high_freq_factor"),
         (LLAMA3 | {"low_freq_factor": None}, "does not state its low_freq_factor"),
         (LLAMA3 | {"high_freq_factor": 1.0}, "high_freq_factor 1.0 is not above low_freq_factor 1.0"),
     ],
@@ -178,6 +188,45 @@ def test_whatever_is_taken_stretches_each_pair_between_not_at_all_and_wholly(
     assert all(1 - 1e-9 <= divisor <= factor * (1 + 1e-9) for divisor in rope.divisors)
     assert all(slow >= fast * (1 - 1e-9) for fast, slow in pairwise(rope.divisors))
     assert 1 <= rope.attention_factor < 2.5
+
+
+FIELDS = ["rope_theta", "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"]
+FIELDS += ["attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"]
+EXTREMES = [0.0, -0.0, 5e-324, -5e-324, 2.3e-308, 1e-300, 1e-6, math.nextafter(1, 0), 1.0]
+EXTREMES += [math.nextafter(1, 2), 999999.0, 1e9, math.nextafter(1e15, 0), 1e300, sys.float_info.max]
+EXTREMES += [math.inf, -math.inf, math.nan, 1, 2, 2**31 - 1, 2**31, 2**53 + 1, 2**63, 10**400, -(10**400)]
+
+
+@settings(max_examples=500)
+@given(
+    base=st.sampled_from([LINEAR, LLAMA3, YARN, YARN | {"truncate": False}, {"rope_theta": 1e4}]),
+    extremes=st.dictionaries(
+        st.sampled_from(FIELDS),
+        st.sampled_from(EXTREMES) | st.floats(),
+        max_size=4,
+    ),
+    head_dim=st.sampled_from([2, 16, 1024]),
+)
+@example(base=YARN, extremes={"beta_slow": 5e-324}, head_dim=16)
+@example(base=YARN, extremes={"rope_theta": math.nextafter(1, 2), "beta_slow": 1e-6}, head_dim=1024)
+@example(base=YARN, extremes={"mscale": 999999.0, "mscale_all_dim": 5e-324}, head_dim=2)
+def test_numbers_at_the_ends_are_refused_by_name_or_make_finite_tables(
+    base: dict[str, Any], extremes: dict[str, Any], head_dim: int
+) -> None:
+    rope = read_or_refusal(base | extremes, head_dim)
+    if isinstance(rope, str):
+        assert rope.startswith("RoPE ")
+        return
+    assert all(0 < divisor <= rope.factor * (1 + 1e-9) for divisor in rope.divisors)
+    tables = rope_tables(rope, head_dim, 4, dtype=torch.float32, device=CPU)
+    assert all(bool(table.isfinite().all()) for table in tables)
+
+
+def read_or_refusal(parameters: dict[str, Any], head_dim: int) -> RopeConfig | str:
+    try:
+        return read(parameters, head_dim=head_dim)
+    except ModelError as error:
+        return error.message
 
 
 def test_two_configs_have_one_identity_only_if_they_are_equal() -> None:

@@ -95,3 +95,9 @@ def test_a_bad_option_exits_2_and_is_named(option: list[str]) -> None:
     result = call(*option)
     assert result.exit_code == 2
     assert option[0] in result.stderr
+
+
+def test_a_context_too_short_to_press_on_cannot_run() -> None:
+    result = call(model="tape:?max_model_len=2")
+    assert result.exit_code == 2
+    assert "a context of 2 tokens is too short to press on" in result.stderr
