@@ -65,7 +65,7 @@ class BlockAllocator:
     def must_copy(self, state: RequestState, position: int) -> bool:
         """Whether the block that `position` is written to is seen by others, too."""
         index = position // self._block_size
-        return index < len(state.block_table) and not self.pool.is_writable(state.block_table[index])
+        return index < len(state.block_table) and self.pool.ref_count(state.block_table[index]) > 1
 
     def grow(self, state: RequestState, start: int, end: int) -> tuple[int, int] | None:
         """Makes the table fit to write positions `[start, end)`.
@@ -84,12 +84,11 @@ class BlockAllocator:
         return source, own
 
     def share(self, leader: RequestState, sibling: RequestState) -> None:
-        """The sibling starts on the leader's blocks, the last of them to be copied before it is written."""
+        """The sibling starts on the leader's blocks; who writes into a shared one copies it first."""
         for block in leader.block_table:
             self.pool.share(block)
         sibling.block_table.extend(leader.block_table)
-        num_full = sibling.num_computed_tokens // self._block_size
-        sibling.num_registered_blocks = min(leader.num_registered_blocks, num_full)
+        sibling.num_registered_blocks = leader.num_registered_blocks
 
     def register(self, state: RequestState) -> None:
         """Names the full blocks that were computed since. Where a twin is cached, it is used instead.

@@ -101,10 +101,6 @@ class BlockPool:
     def is_cached(self, block: int) -> bool:
         return block in self._cached
 
-    def is_writable(self, block: int) -> bool:
-        """Whether its owner alone sees it."""
-        return self._ref_counts[block] == 1 and block not in self._cached
-
     def share(self, block: int) -> None:
         """One more owner of a cached or owned block."""
         if block not in self._cached and self._ref_counts[block] == 0:

@@ -93,10 +93,11 @@ class EngineCore:
 
 
 def _check(result: StepResult, plan: StepPlan) -> None:
-    """Raises ValueError unless there is a token, or an error, exactly where one was to be sampled."""
+    """Raises ValueError unless there are tokens, or an error, exactly where they were to be sampled."""
     if result.step != plan.step or len(result.token_ids) != len(plan.scheduled):
         raise ValueError(f"result of step {result.step} does not answer step {plan.step}")
     for row, (scheduled, token_id) in enumerate(zip(plan.scheduled, result.token_ids, strict=True)):
         is_token_due = scheduled.output_index is not None and row not in result.errors
-        if is_token_due != (token_id is not None):
+        num_tokens = (token_id is not None) + len(result.siblings.get(row, ()))
+        if num_tokens != (scheduled.n if is_token_due else 0):
             raise ValueError(f"row {row} of step {plan.step} was not answered as asked")

@@ -85,4 +85,5 @@ def _without_row(result: StepResult, bad: int) -> StepResult:
         tuple(None if row == bad else token_id for row, token_id in enumerate(result.token_ids)),
         {row: logprobs for row, logprobs in result.logprobs.items() if row != bad},
         result.errors | {bad: "non_finite_logits"},
+        {row: siblings for row, siblings in result.siblings.items() if row != bad},
     )

@@ -130,9 +130,9 @@ class RequestState:
         return again
 
     def fork(self) -> list[RequestState]:
-        """The siblings to come, with the whole prompt but its last token computed; none the second time.
+        """The siblings to come, with the whole prompt computed; none the second time.
 
-        Each computes that token again, for its logits. Their blocks are the caller's to share.
+        Their blocks are the caller's to share, and their first tokens to append.
         """
         first, count = self.sibling + 1, self.num_unforked
         self.num_unforked = 0
@@ -148,7 +148,7 @@ class RequestState:
             eos_token_ids=self._eos_token_ids,
         )
         state.timeline = self.timeline.fork()
-        state.num_computed_tokens = self.num_tokens - 1
+        state.num_computed_tokens = self.num_computed_tokens
         state.num_cached_tokens = 0  # the prompt is looked up once
         state.chain = self.chain.fork(state._token_ids)
         state._has_told_cached_tokens = True  # the leader does
@@ -179,6 +179,7 @@ class RequestState:
             output_index=self.num_output_tokens if is_sampled else None,
             sampling=sampling,
             sibling=self.sibling,
+            n=self.num_seats if is_sampled else 1,
             history=tuple(self._token_ids) if is_sampled and sampling.has_penalties else (),
             masked_token_ids=self._end_token_ids if is_sampled and must_go_on else (),
         )

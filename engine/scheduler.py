@@ -10,10 +10,10 @@ from engine.config import EngineConfig
 from engine.counters import EngineCounters
 from engine.policy import SchedulingPolicy
 from engine.refusal import RequestRefused, check_fits
-from engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
+from engine.request import FinishReason, Request, RequestOutput
 from engine.request_state import RequestState
 from engine.request_table import RequestTable
-from engine.step import StepPlan, StepResult
+from engine.step import SampledToken, StepPlan, StepResult
 from engine.step_builder import StepBuilder
 
 __all__ = ["RequestRefused", "Scheduler"]
@@ -119,7 +119,7 @@ class Scheduler:
                 outputs += self._fail(state, result.errors[row], now)
             else:
                 self._advance(state, plan.scheduled[row].num_scheduled_tokens)
-                outputs += self._take_token(state, result.token_ids[row], result.logprobs.get(row), now)
+                outputs += self._take_tokens(state, result, row, now)
         self._sum_waste()
         return outputs
 
@@ -159,21 +159,29 @@ class Scheduler:
         self._blocks.discard(state)
         return outputs
 
-    def _take_token(
-        self, state: RequestState, token_id: int | None, logprobs: TokenLogprobs | None, now: float
+    def _take_tokens(
+        self, state: RequestState, result: StepResult, row: int, now: float
     ) -> list[RequestOutput]:
+        """The row's token, and the first ones of siblings that are forked with it."""
+        token_id = result.token_ids[row]
         if token_id is None:
             return []
-        for sibling in state.fork():
+        siblings = state.fork()
+        for sibling in siblings:
             self._blocks.share(state, sibling)
             self._requests.fork(sibling)
-        state.append(token_id, now)
+        first = SampledToken(token_id, result.logprobs.get(row))
+        drawn = (first, *result.siblings.get(row, ()))
+        return [self._take_token(*taken, now) for taken in zip((state, *siblings), drawn, strict=True)]
+
+    def _take_token(self, state: RequestState, drawn: SampledToken, now: float) -> RequestOutput:
+        state.append(drawn.token_id, now)
         finish_reason = _finish_reason(state)
-        output = state.token_output(logprobs, finish_reason, now)
+        output = state.token_output(drawn.logprobs, finish_reason, now)
         if finish_reason is not None:
             self._requests.finish(state)
             self._blocks.release(state)
-        return [output]
+        return output
 
     def _holders(self) -> list[RequestState]:
         aborted = (state for state in self._launched if state.status == "finished")

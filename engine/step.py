@@ -22,6 +22,8 @@ class ScheduledRequest(msgspec.Struct, frozen=True, gc=False):
     output_index: int | None
     sampling: SamplingParams
     sibling: int = 0
+    n: int = 1
+    """So many siblings, from `sibling` on, draw from these logits; above 1 for the first output only."""
     history: tuple[int, ...] = ()
     """Prompt + output so far, where penalties read it; the last `output_index` are output."""
     masked_token_ids: tuple[int, ...] = ()
@@ -49,9 +51,15 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
         return sum(request.num_scheduled_tokens for request in self.scheduled)
 
 
+class SampledToken(msgspec.Struct, frozen=True, gc=False):
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
 class StepResult(msgspec.Struct, frozen=True, gc=False):
     """`token_ids[i]` belongs to `plan.scheduled[i]`; None where nothing was sampled.
 
+    `siblings` holds, by the same index, the first tokens of the further siblings where there are any.
     `errors` holds the rows that failed alone, by the same index: their tokens are None, and what was
     computed for them is not to be used. `logprobs` holds the rows that asked for them.
     """
@@ -61,3 +69,4 @@ class StepResult(msgspec.Struct, frozen=True, gc=False):
     logprobs: dict[int, TokenLogprobs] = {}
     errors: dict[int, str] = {}
     """Row → error code."""
+    siblings: dict[int, tuple[SampledToken, ...]] = {}

@@ -17,9 +17,10 @@ from typing import Annotated
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec.structs import replace
 
 from engine.request import TokenLogprobs
-from engine.step import ScheduledRequest, StepPlan, StepResult
+from engine.step import SampledToken, ScheduledRequest, StepPlan, StepResult
 
 PREFIX = "tape:"
 ANY_PROMPT = "*"
@@ -205,7 +206,9 @@ class TapeExecutor:
         logprobs = {
             row: told for row, request in enumerate(plan.scheduled) if (told := self._logprobs(request))
         }
-        return _Playing(StepResult(plan.step, token_ids, logprobs), self._spec.step_ms / 1000, self._sleep)
+        siblings = {row: self._siblings(one) for row, one in enumerate(plan.scheduled) if one.n > 1}
+        result = StepResult(plan.step, token_ids, logprobs, siblings=siblings)
+        return _Playing(result, self._spec.step_ms / 1000, self._sleep)
 
     def reset(self) -> None:
         for slots in self._kv:
@@ -220,6 +223,14 @@ class TapeExecutor:
         if request.output_index is None:
             return None
         return self._spec.next_token(self._read(request), request.output_index)
+
+    def _siblings(self, request: ScheduledRequest) -> tuple[SampledToken, ...]:
+        others = (replace(request, sibling=request.sibling + i, n=1) for i in range(1, request.n))
+        return tuple(
+            SampledToken(token_id, self._logprobs(one))
+            for one in others
+            if (token_id := self._sample(one)) is not None
+        )
 
     def _logprobs(self, request: ScheduledRequest) -> TokenLogprobs | None:
         count = request.sampling.num_logprobs

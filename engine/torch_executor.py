@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from engine.loading.source import ModelSource
 from engine.models.decoder import Decoder, load_weights
 from engine.peak_memory import peak_bytes
 from engine.sampler import NON_FINITE_LOGITS, Draw, SampledRow, sample
-from engine.step import ScheduledRequest, StepPlan, StepResult
+from engine.step import SampledToken, ScheduledRequest, StepPlan, StepResult
 from engine.step_tensors import StepTensors, step_tensors
 from engine.warm_up import heaviest_steps
 
@@ -111,29 +112,41 @@ class TorchExecutor:
 
     def _sample(
         self, scheduled: Sequence[ScheduledRequest], tensors: StepTensors, hidden: Tensor
-    ) -> dict[int, Draw]:
-        """The draws of the rows that are sampled."""
+    ) -> dict[int, list[Draw]]:
+        """The draws of the rows that are sampled: one a sibling, all from the row's one line of logits."""
         if not tensors.sampled_rows:
             return {}
-        rows = [_sampled_row(scheduled[row]) for row in tensors.sampled_rows]
-        draws = sample(self._model.logits(hidden[tensors.sampled_tokens]), rows)
-        return dict(zip(tensors.sampled_rows, draws, strict=True))
+        counts = [scheduled[row].n for row in tensors.sampled_rows]
+        logits = self._model.logits(hidden[tensors.sampled_tokens])
+        if max(counts) > 1:
+            logits = logits.repeat_interleave(torch.tensor(counts, device=logits.device), dim=0)
+        drawn = iter(sample(logits, [one for row in tensors.sampled_rows for one in _rows(scheduled[row])]))
+        return {
+            row: list(islice(drawn, count)) for row, count in zip(tensors.sampled_rows, counts, strict=True)
+        }
 
 
-def _sampled_row(request: ScheduledRequest) -> SampledRow:
+def _rows(request: ScheduledRequest) -> list[SampledRow]:
     assert request.output_index is not None
-    return SampledRow(
-        request.sampling, request.output_index, request.sibling, request.history, request.masked_token_ids
-    )
+    return [
+        SampledRow(request.sampling, request.output_index, sibling, request.history, request.masked_token_ids)
+        for sibling in range(request.sibling, request.sibling + request.n)
+    ]
 
 
-def _result(plan: StepPlan, draws: dict[int, Draw], poisoned: Collection[int]) -> StepResult:
-    errors = {row: draw.error for row, draw in draws.items() if draw.error is not None}
+def _result(plan: StepPlan, draws: dict[int, list[Draw]], poisoned: Collection[int]) -> StepResult:
+    errors = {row: draw.error for row, drawn in draws.items() for draw in drawn if draw.error is not None}
     errors |= dict.fromkeys(poisoned, NON_FINITE_LOGITS)
-    good = {row: draw for row, draw in draws.items() if row not in errors}
+    sampled = {row: _tokens(drawn) for row, drawn in draws.items() if row not in errors}
+    first = {row: tokens[0] for row, tokens in sampled.items()}
     return StepResult(
         plan.step,
-        tuple(good[row].token_id if row in good else None for row in range(len(plan.scheduled))),
-        {row: draw.logprobs for row, draw in good.items() if draw.logprobs is not None},
+        tuple(first[row].token_id if row in first else None for row in range(len(plan.scheduled))),
+        {row: token.logprobs for row, token in first.items() if token.logprobs is not None},
         errors,
+        {row: tokens[1:] for row, tokens in sampled.items() if len(tokens) > 1},
     )
+
+
+def _tokens(draws: Sequence[Draw]) -> tuple[SampledToken, ...]:
+    return tuple(SampledToken(draw.token_id, draw.logprobs) for draw in draws if draw.token_id is not None)

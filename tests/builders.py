@@ -11,7 +11,7 @@ from engine.core import EngineCore
 from engine.policy import FirstComeFirstServed
 from engine.request import Request, RequestOutput, SamplingParams
 from engine.scheduler import Scheduler
-from engine.step import StepPlan, StepResult
+from engine.step import SampledToken, StepPlan, StepResult
 from engine.tape import END_OF_TURN_ID, TapeExecutor, TapeSpec, prompt_hash
 
 BLOCK_SIZE = 4
@@ -87,9 +87,11 @@ def tape_of(request: Request, answer: Sequence[int]) -> dict[str, tuple[int, ...
 
 def answer(plan: StepPlan, token_id: int = 7) -> StepResult:
     """What an executor would return that samples `token_id` wherever it must."""
+    drawn = SampledToken(token_id)
     return StepResult(
         plan.step,
         tuple(None if scheduled.output_index is None else token_id for scheduled in plan.scheduled),
+        siblings={row: (drawn,) * (one.n - 1) for row, one in enumerate(plan.scheduled) if one.n > 1},
     )
 
 

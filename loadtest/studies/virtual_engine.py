@@ -16,7 +16,7 @@ from engine.counters import EngineCounters
 from engine.policy import FirstComeFirstServed
 from engine.request import Request, RequestOutput, SamplingParams
 from engine.scheduler import Scheduler
-from engine.step import StepPlan, StepResult
+from engine.step import SampledToken, StepPlan, StepResult
 from loadtest.studies.lengths import Lengths
 
 Admission = Callable[[int], int]
@@ -101,4 +101,6 @@ def _request(request_id: str, lengths: Lengths) -> Request:
 
 
 def _result(plan: StepPlan) -> StepResult:
-    return StepResult(plan.step, tuple(None if r.output_index is None else 0 for r in plan.scheduled))
+    siblings = {row: (SampledToken(0),) * (r.n - 1) for row, r in enumerate(plan.scheduled) if r.n > 1}
+    token_ids = tuple(None if r.output_index is None else 0 for r in plan.scheduled)
+    return StepResult(plan.step, token_ids, siblings=siblings)

@@ -57,14 +57,16 @@ class SiblingTape(TapeExecutor):
         failed = {
             row: self.errors[place]
             for row, one in enumerate(plan.scheduled)
-            if one.output_index is not None and (place := (one.sibling, one.output_index)) in self.errors
+            for sibling in range(one.sibling, one.sibling + one.n)
+            if one.output_index is not None and (place := (sibling, one.output_index)) in self.errors
         }
         if failed:
             result = played.result()
             token_ids = tuple(
                 None if row in failed else token_id for row, token_id in enumerate(result.token_ids)
             )
-            return Done(StepResult(result.step, token_ids, result.logprobs, failed))
+            siblings = {row: others for row, others in result.siblings.items() if row not in failed}
+            return Done(StepResult(result.step, token_ids, result.logprobs, failed, siblings))
         return played
 
     def _sample(self, request: ScheduledRequest) -> int | None:

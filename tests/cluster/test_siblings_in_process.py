@@ -18,8 +18,8 @@ LONG = b"x" * 5000
 
 
 def tapes(*answers: bytes) -> list[TapeSpec]:
-    """One for each sibling."""
-    return [tape({ANY_PROMPT: answer}) for answer in answers]
+    """One for each sibling. A step takes a moment, so that the engine does not outrun its readers."""
+    return [tape({ANY_PROMPT: answer}, step_ms=0.2) for answer in answers]
 
 
 def body(**fields: Any) -> dict[str, Any]:

@@ -263,7 +263,8 @@ class Run:
 
 def with_failed_row(result: StepResult, row: int) -> StepResult:
     token_ids = tuple(None if i == row else token_id for i, token_id in enumerate(result.token_ids))
-    return StepResult(result.step, token_ids, errors={row: "non_finite_logits"})
+    siblings = {i: others for i, others in result.siblings.items() if i != row}
+    return StepResult(result.step, token_ids, errors={row: "non_finite_logits"}, siblings=siblings)
 
 
 def heavy_load(random: Random, num_events: int) -> list[Event]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.refusal import RequestRefused
+from engine.step import SampledToken, StepResult
 from tests.builders import (
+    EOS,
     add,
     answer,
     make_core,
@@ -27,17 +29,29 @@ def by_sibling(outputs: list) -> dict[int, list[int]]:
     }
 
 
-def test_the_prompt_is_computed_once_and_its_last_token_by_each_sibling() -> None:
+def test_the_prompt_is_computed_once_and_all_siblings_draw_from_its_logits() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a", 10, n=3, max_tokens=4)
-    first, second = step(scheduler), step(scheduler)
-    assert [(row.sibling, row.num_scheduled_tokens, row.output_index) for row in first.scheduled] == [
-        (0, 10, 0)
+    plan = scheduler.schedule(0)
+    assert [(row.sibling, row.n, row.num_scheduled_tokens, row.output_index) for row in plan.scheduled] == [
+        (0, 3, 10, 0)
     ]
+    drawn = StepResult(plan.step, (7,), siblings={0: (SampledToken(8), SampledToken(9))})
+    outputs = scheduler.update(plan, drawn, 0)
+    assert by_sibling(outputs) == {0: [7], 1: [8], 2: [9]}
     assert [
-        (row.sibling, row.num_computed_tokens, row.num_scheduled_tokens, row.output_index)
-        for row in second.scheduled
-    ] == [(0, 10, 1, 1), (1, 9, 1, 0), (2, 9, 1, 0)]
+        (row.sibling, row.n, row.token_ids, row.num_computed_tokens, row.output_index)
+        for row in step(scheduler).scheduled
+    ] == [(0, 1, (7,), 10, 1), (1, 1, (8,), 10, 1), (2, 1, (9,), 10, 1)]
+
+
+def test_a_chunk_that_does_not_reach_the_end_of_the_prompt_draws_for_nobody() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=32)
+    add(scheduler, "a", 40, n=3)
+    assert [[(row.n, row.output_index) for row in step(scheduler).scheduled] for _ in range(2)] == [
+        [(1, None)],
+        [(3, 0)],
+    ]
 
 
 def test_all_but_the_last_writer_copy_the_block_that_is_not_full() -> None:
@@ -54,25 +68,36 @@ def test_all_but_the_last_writer_copy_the_block_that_is_not_full() -> None:
 
 
 @pytest.mark.parametrize("is_caching", [True, False])
-def test_a_prompt_that_fills_its_last_block_is_copied_for_the_siblings_only(is_caching: bool) -> None:
+def test_of_a_prompt_that_fills_its_last_block_nothing_is_copied(is_caching: bool) -> None:
     scheduler = make_scheduler(enable_prefix_caching=is_caching)
     add(scheduler, "a", 8, n=2, max_tokens=4)
     step(scheduler)
     plan = step(scheduler)
-    assert [row.block_table for row in plan.scheduled] == [(1, 2, 3), (1, 4)]
-    assert plan.copies == ((2, 4),)
+    assert [row.block_table for row in plan.scheduled] == [(1, 2, 3), (1, 2, 4)]
+    assert plan.copies == ()
     run_out(scheduler)
     assert scheduler.counters().blocks_in_use == 0
 
 
-def test_a_block_that_bears_a_name_is_never_written_again() -> None:
-    """The leader has left, so its sibling is the only holder: but who hits the block may come any time."""
+def test_the_last_who_writes_a_shared_block_keeps_it() -> None:
+    """The leader ended with its first token, so its block is the sibling's alone."""
     scheduler = make_scheduler()
-    add(scheduler, "a", 8, n=2, max_tokens=1)
+    add(scheduler, "a", 10, n=2, max_tokens=3)
     step(scheduler)
+    scheduler.abort("a", 0, sibling=0)
+    plan = step(scheduler)
+    assert [(row.sibling, row.block_table) for row in plan.scheduled] == [(1, (1, 2, 3))]
+    assert plan.copies == ()
+
+
+def test_a_sibling_whose_first_token_is_its_last_ends_with_it() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", 10, n=2, max_tokens=4)
     plan = scheduler.schedule(0)
-    assert [(row.sibling, row.block_table) for row in plan.scheduled] == [(1, (1, 3))]
-    assert plan.copies == ((2, 3),)
+    drawn = StepResult(plan.step, (7,), siblings={0: (SampledToken(EOS),)})
+    ends = {output.sibling: output.finish_reason for output in scheduler.update(plan, drawn, 0)}
+    assert ends == {0: None, 1: "stop"}
+    assert [row.sibling for row in step(scheduler).scheduled] == [0]
 
 
 def test_siblings_play_the_same_tape_each_to_its_own_end() -> None:
@@ -103,10 +128,10 @@ def test_one_sibling_ends_alone_and_the_others_go_on() -> None:
     core.step()
     core.step()
     (output,) = core.abort("a", sibling=1)
-    assert (output.sibling, output.finish_reason, output.first_output_index) == (1, "abort", 1)
+    assert (output.sibling, output.finish_reason, output.first_output_index) == (1, "abort", 2)
     core.check_integrity()
     rest = run_to_end(core)["a"]
-    assert by_sibling(rest) == {0: [22, 23, 24], 2: [21, 22, 23, 24]}
+    assert by_sibling(rest) == {0: [22, 23, 24], 2: [22, 23, 24]}
 
 
 def test_a_sibling_that_is_not_there_yet_cannot_be_ended_alone() -> None:

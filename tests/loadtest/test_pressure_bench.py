@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine.block_allocator import BlockAllocator
 from engine.config import EngineConfig
@@ -93,7 +94,7 @@ def test_an_answer_that_the_batch_changed_differs() -> None:
             if len(plan.scheduled) < 8:
                 return result
             first, *others = result.token_ids
-            return StepResult(result.step, (first and first ^ 1, *others), result.logprobs)
+            return replace(result, token_ids=(first and first ^ 1, *others))
 
     figures, losses = run(tape=Mixed)
     assert figures["differing"] > 0
@@ -119,7 +120,9 @@ def test_a_row_that_failed_is_an_error() -> None:
             if len(plan.scheduled) < 8 or result.token_ids[0] is None:
                 return result
             _, *others = result.token_ids
-            return StepResult(result.step, (None, *others), result.logprobs, {0: "non_finite_logits"})
+            siblings = {row: drawn for row, drawn in result.siblings.items() if row}
+            errors = {0: "non_finite_logits"}
+            return replace(result, token_ids=(None, *others), errors=errors, siblings=siblings)
 
     figures, losses = run(tape=Failing)
     assert figures["errors"] == len(losses) >= 1

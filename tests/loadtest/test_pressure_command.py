@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
-from engine.step import StepPlan, StepResult
+from engine.step import StepPlan
 from engine.tape import TapeExecutor
 from loadtest.bench_command import bench
 from tests.builders_model import TINY
@@ -32,6 +33,7 @@ def test_a_tape_loses_nothing_and_the_last_line_is_json() -> None:
     assert figures["requests"] == 30
     assert sum(figures[key] for key in KEYS - {"requests", "max_preemptions"}) == 0
     assert "leaked blocks" in result.stdout
+    assert "answers, each sibling one" in result.stdout
     assert "near ties" in result.stdout
 
 
@@ -56,9 +58,7 @@ def test_what_is_lost_exits_1_and_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     def mixed(tape: TapeExecutor, plan: StepPlan) -> Any:
         result = submit(tape, plan).result()
         if len(plan.scheduled) > 6 and result.token_ids[0] is not None:
-            result = StepResult(
-                result.step, (result.token_ids[0] ^ 1, *result.token_ids[1:]), result.logprobs
-            )
+            result = replace(result, token_ids=(result.token_ids[0] ^ 1, *result.token_ids[1:]))
         return SimpleNamespace(result=lambda: result)
 
     monkeypatch.setattr(TapeExecutor, "submit", mixed)
