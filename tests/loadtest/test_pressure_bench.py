@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 
 from engine.block_allocator import BlockAllocator
 from engine.config import EngineConfig
@@ -94,7 +94,7 @@ def test_an_answer_that_the_batch_changed_differs() -> None:
             if len(plan.scheduled) < 8:
                 return result
             first, *others = result.token_ids
-            return replace(result, token_ids=(first and first ^ 1, *others))
+            return structs.replace(result, token_ids=(first and first ^ 1, *others))
 
     figures, losses = run(tape=Mixed)
     assert figures["differing"] > 0
@@ -122,7 +122,7 @@ def test_a_row_that_failed_is_an_error() -> None:
             _, *others = result.token_ids
             siblings = {row: drawn for row, drawn in result.siblings.items() if row}
             errors = {0: "non_finite_logits"}
-            return replace(result, token_ids=(None, *others), errors=errors, siblings=siblings)
+            return structs.replace(result, token_ids=(None, *others), errors=errors, siblings=siblings)
 
     figures, losses = run(tape=Failing)
     assert figures["errors"] == len(losses) >= 1
