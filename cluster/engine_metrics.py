@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -25,13 +31,16 @@ _GAUGES = {
     "queued_tokens": ("queued_tokens", "Prompt tokens accepted and not yet computed"),
     "blocks_total": ("blocks", "KV blocks in the pool"),
     "blocks_in_use": ("blocks_in_use", "KV blocks owned by requests"),
-    "blocks_evictable": ("blocks_evictable", "KV blocks that hold cached prefixes of nobody's"),
-    "kv_waste_ratio": ("kv_waste_ratio", "Slots without a token / slots of blocks owned by running requests"),
+    "blocks_evictable": ("blocks_evictable", "KV blocks that hold cached prefixes and that no request uses"),
+    "kv_waste_ratio": ("kv_waste_ratio", "KV slots that hold no token / KV slots of running requests"),
 }
 """Field of the counters → name and help text."""
 _COUNTERS = {
     "preemptions_total": ("preemptions", "Preemptions of running requests"),
-    "computed_tokens_total": ("computed_tokens", "Prompt and output tokens computed, recomputed ones too"),
+    "computed_tokens_total": (
+        "computed_tokens",
+        "Prompt and output tokens computed, those computed again too",
+    ),
     "recomputed_tokens_total": ("recomputed_tokens", "Tokens computed again after a preemption"),
     "evictions_total": ("evictions", "Cached blocks that were reused for something else"),
     "prefix_queries_tokens_total": (
@@ -43,8 +52,8 @@ _COUNTERS = {
         "prefix_cache_attainable_hits_tokens",
         "Prompt tokens that a cache without a limit would have served",
     ),
-    "kv_empty_slots_total": ("kv_empty_slots", "Slots without a token, summed over steps"),
-    "kv_owned_slots_total": ("kv_owned_slots", "Slots of blocks owned by requests, summed over steps"),
+    "kv_empty_slots_total": ("kv_empty_slots", "KV slots of requests that hold no token, summed over steps"),
+    "kv_owned_slots_total": ("kv_owned_slots", "KV slots of requests, summed over steps"),
     "failed_requests_total": (
         "failed_requests",
         "Answers that ended with an error, alone or with their step",
@@ -61,6 +70,7 @@ class EngineMetrics:
     """
 
     def __init__(self, counters: Callable[[], EngineCounters]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series for nothing
         self.registry = CollectorRegistry()
         self.registry.register(_CounterCollector(counters))
         self._step_seconds = Histogram(
@@ -69,7 +79,9 @@ class EngineMetrics:
             buckets=_STEP_BUCKETS_S,
             registry=self.registry,
         )
-        self._executor_seconds = self._counter("executor_seconds", "Time of steps that the model took")
+        self._executor_seconds = self._counter(
+            "executor_seconds", "Part of the step time that the model takes"
+        )
         self._tokens = self._counter("generation_tokens", "Tokens generated")
         self.integrity_errors = self._counter("integrity_errors", "Broken invariants found while idle")
 

@@ -38,6 +38,7 @@ def ray_environment(run_dir: RunDir, inherited: Mapping[str, str]) -> dict[str, 
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         # An ingress replica would otherwise linger for 30 s at every stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "cluster.edge:middlewares",
         BINARY_VARIABLE: get_haproxy_binary(),
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(_haproxy_wrapper(run_dir)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import click
 from pydantic import ValidationError
 
-from cluster.settings import TEST_FIELDS, ServeSettings
+from cluster.settings import ENV_PREFIX, TEST_FIELDS, ServeSettings
 from cluster.supervisor import supervise
 
 SETTINGS_VARIABLE = "HEADRACE_LAUNCH_SETTINGS"
@@ -44,21 +44,27 @@ def serve(**flags: str | None) -> None:
       headrace serve --model tape: --replicas 2 --gateways 2
       headrace serve --model model.gguf --dtype float32 --kv-memory 2G
     """
+    flags = {name: value for name, value in flags.items() if value is not None}
     try:
-        settings = ServeSettings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]  # pydantic converts
+        settings = ServeSettings(**flags)  # type: ignore[arg-type]  # pydantic converts
     except ValidationError as error:
-        for line in explain(error):
+        for line in explain(error, flags):
             click.echo(f"headrace serve: {line}", err=True)
         sys.exit(2)
     command = [sys.executable, "-m", "cluster.launch"]
     sys.exit(supervise(command, os.environ | {SETTINGS_VARIABLE: settings.model_dump_json()}))
 
 
-def explain(error: ValidationError) -> list[str]:
-    """One line a fault, naming the flag."""
+def explain(error: ValidationError, flags: Container[str]) -> list[str]:
+    """One line a fault, naming the flag, or the variable of a field that is not among the `flags` given."""
     lines = []
     for fault in error.errors():
-        flag = f"--{str(fault['loc'][0]).replace('_', '-')}: " if fault["loc"] else ""
-        given = f" (given: {fault['input']!r})" if fault["loc"] else ""
-        lines.append(f"{flag}{fault['msg'].removeprefix('Value error, ')}{given}")
+        said = fault["msg"].removeprefix("Value error, ")
+        if fault["loc"]:
+            said = f"{_source(str(fault['loc'][0]), flags)}: {said} (given: {fault['input']!r})"
+        lines.append(said)
     return lines
+
+
+def _source(field: str, flags: Container[str]) -> str:
+    return f"--{field.replace('_', '-')}" if field in flags else f"{ENV_PREFIX}{field.upper()}"

@@ -6,6 +6,7 @@ Order: command line, then `HEADRACE_*`, then the default written here.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine.faults import parse_faults
 
+ENV_PREFIX = "HEADRACE_"
 Dtype = Literal["auto", "float32", "bfloat16"]
 TEST_FIELDS = frozenset({"fault"})
 """Left out of the help text."""
@@ -24,13 +26,14 @@ FAULTS_ALLOWED = "HEADRACE_ALLOW_FAULTS"
 Device = Literal["cpu", "cuda"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
+_MEMORY = re.compile(r"([0-9]{1,15})([kKmMgG]?)")
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 class ServeSettings(BaseSettings):
     """Settings of one cluster. Field descriptions are the help texts of the flags."""
 
-    model_config = SettingsConfigDict(env_prefix="HEADRACE_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="ignore", frozen=True)
 
     model: str = Field("smollm2", description="GGUF file, Hugging Face folder, short name, or tape:[FILE]")
     served_model_name: str | None = Field(
@@ -69,9 +72,12 @@ class ServeSettings(BaseSettings):
     @field_validator("kv_memory", mode="before")
     @classmethod
     def _with_unit(cls, value: object) -> object:
-        if isinstance(value, str) and value and value[-1].lower() in _UNITS and value[:-1].isdigit():
-            return int(value[:-1]) * _UNITS[value[-1].lower()]
-        return value
+        if not isinstance(value, str):
+            return value
+        parts = _MEMORY.fullmatch(value)
+        if parts is None:
+            raise ValueError("give bytes, or 512M, 1G")
+        return int(parts[1]) * _UNITS[parts[2].lower()]
 
     @field_validator("fault")
     @classmethod
@@ -84,10 +90,11 @@ class ServeSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _reference_mode_is_float32(self) -> ServeSettings:
-        if self.deterministic and self.dtype == "bfloat16":
-            raise ValueError(
-                "--deterministic computes in float32: give --dtype float32 or auto, not bfloat16"
-            )
+        for flag, dtype in (("--dtype", self.dtype), ("--kv-cache-dtype", self.kv_cache_dtype)):
+            if self.deterministic and dtype == "bfloat16":
+                raise ValueError(
+                    f"--deterministic computes in float32: give {flag} float32 or auto, not bfloat16"
+                )
         return self
 
     @model_validator(mode="after")

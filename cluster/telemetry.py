@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -26,6 +26,8 @@ BUCKETS_S = (
 )
 BUCKETS_TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
+_EACH_ANSWER = "each of a request's n answers counts"
+
 Replicas = Callable[[], Mapping[str, EngineCounters]]
 
 
@@ -33,41 +35,63 @@ class Telemetry:
     """Owns the gateway's registry. `replicas` gives each replica's counters from its last message."""
 
     def __init__(self, replicas: Replicas) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series for nothing
         self.registry = CollectorRegistry()
         self.registry.register(_ReplicaCollector(replicas))
         self._num_in_flight = 0
         self._tenants: set[str] = set()
         self._time_to_first_token = self._histogram(
-            "time_to_first_token", "Request received to first text, in the gateway", "tenant"
+            "time_to_first_token", "From a request's arrival at the gateway to its first text", "tenant"
         )
         self._inter_token_latency = self._histogram(
-            "inter_token_latency", "Gap between two texts of one answer"
+            "inter_token_latency", "Between two pieces of text of one answer"
         )
         self._e2e_latency = self._histogram(
-            "e2e_request_latency", "Request received to last text of a complete answer", "tenant"
+            "e2e_request_latency",
+            "From a request's arrival at the gateway to the last text; complete answers only",
+            "tenant",
         )
-        self._queue_time = self._histogram("request_queue_time", "Arrival at the engine to first scheduled")
-        self._prefill_time = self._histogram("request_prefill_time", "First scheduled to first token")
-        self._decode_time = self._histogram("request_decode_time", "First token to the end, of more than one")
+        self._queue_time = self._histogram(
+            "request_queue_time", f"From arrival at the engine until it first computes; {_EACH_ANSWER}"
+        )
+        self._prefill_time = self._histogram(
+            "request_prefill_time",
+            f"From when the engine first computes to the first token; {_EACH_ANSWER}",
+        )
+        self._decode_time = self._histogram(
+            "request_decode_time",
+            f"From the first token to the last; answers of one token are left out; {_EACH_ANSWER}",
+        )
         self._preempted_time = self._histogram(
-            "request_preempted_time", "Part of prefill and decode that was lost to preemption; mostly 0"
+            "request_preempted_time",
+            f"Time that preemptions took out of prefill and decode, mostly 0; {_EACH_ANSWER}",
         )
         self._prefix_diverged_at = Histogram(
             "headrace_prefix_diverged_at_tokens",
-            "Where a prompt left what the tenant's other prompts share with it",
+            "Position of the first token that differs from the tenant's earlier prompt most like it",
             ("tenant",),
             buckets=BUCKETS_TOKENS,
             registry=self.registry,
         )
         self._prefix_misses = self._counter(
-            "prefix_miss_tokens", "Of the prompt tokens, not cached, and why", "tenant", "reason"
+            "prefix_miss_tokens", "Prompt tokens not found in the prefix cache, by reason", "tenant", "reason"
         )
-        self._cached_tokens = self._counter("cached_prompt_tokens", "Of the prompt tokens, cached", "tenant")
-        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of started requests", "tenant")
-        self._generation_tokens = self._counter("generation_tokens", "Output tokens of answers", "tenant")
-        self._discarded_tokens = self._counter("discarded_tokens", "Tokens made and in nobody's answer")
-        self._degraded_admissions = self._counter("degraded_admissions", "Admissions without Redis")
-        self._stale_keys = self._counter("stale_keys", "Keys let in by what Redis said before it went away")
+        self._cached_tokens = self._counter(
+            "cached_prompt_tokens", "Prompt tokens served from the prefix cache", "tenant"
+        )
+        self._prompt_tokens = self._counter(
+            "prompt_tokens", "Prompt tokens of requests that were started, cached ones too", "tenant"
+        )
+        self._generation_tokens = self._counter("generation_tokens", "Output tokens in answers", "tenant")
+        self._discarded_tokens = self._counter(
+            "discarded_tokens", "Tokens that an engine made and that are in no answer"
+        )
+        self._degraded_admissions = self._counter(
+            "degraded_admissions", "Requests admitted while Redis could not be asked"
+        )
+        self._stale_keys = self._counter(
+            "stale_keys", "Requests let in by a key looked up before Redis went away"
+        )
         self._lost_links = self._counter("lost_links", "Links to replicas that broke or fell silent")
         self._requests = self._counter("requests", "HTTP requests by status and route", "code", "route")
 
@@ -160,9 +184,9 @@ class Telemetry:
 
 _GAUGES = {
     "kv_cache_usage_ratio": "KV blocks owned by requests / blocks in the pool",
-    "kv_waste_ratio": "Slots without a token / slots of running requests",
+    "kv_waste_ratio": "KV slots that hold no token / KV slots of running requests",
     "requests_running": "Requests in the running batch",
-    "requests_waiting": "Requests accepted and not running",
+    "requests_waiting": "Requests accepted and not yet running",
 }
 
 

@@ -114,11 +114,12 @@ def bench_settings(*, max_num_seqs: int, max_num_batched_tokens: int, **fields: 
 
     Raises `CannotBench`, which names the flag.
     """
-    budget = max(max_num_batched_tokens, max_num_seqs)
+    fields["max_num_seqs"] = max_num_seqs
+    fields["max_num_batched_tokens"] = max(max_num_batched_tokens, max_num_seqs)
     try:
-        return ServeSettings(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **fields)
+        return ServeSettings(**fields)
     except ValidationError as error:
-        raise CannotBench("; ".join(explain(error))) from None
+        raise CannotBench("; ".join(explain(error, fields))) from None
 
 
 def plan_bench(settings: ServeSettings) -> BenchPlan:

@@ -135,9 +135,9 @@ def _key(key: str | None, key_file: Path | None) -> str | None:
         try:
             key = key_file.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            reason = type(error).__name__
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
             raise click.BadParameter(
-                f"{key_file} cannot be read ({reason})", param_hint="--key-file"
+                f"{key_file} cannot be read: {reason}", param_hint="--key-file"
             ) from None
     if key is None:
         return None

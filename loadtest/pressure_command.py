@@ -20,6 +20,9 @@ _SHORTEST_CONTEXT = 64
 _LONGEST = 4
 """Longest prompt, and longest output: the context ÷ this. Short prompts and long outputs make preemptions."""
 _SHOWN_LOSSES = 20
+_LABELS = {"answers": "answers, each sibling one", "aborted": "given up, and when", "same": "same as alone"}
+_JSON_ONLY = ("apart", "max_apart", "drawn")
+"""Say something only to who knows the verdicts; a bound that they miss is told in words."""
 
 
 @click.command(context_settings={"show_default": True})
@@ -115,8 +118,13 @@ def _print_table(figures: dict[str, Any]) -> None:
 
     table = Table(box=SIMPLE, padding=(0, 1), show_header=False)
     for key, value in figures.items():
-        shown = (
-            ", ".join(f"{count} {name}" for name, count in value.items()) if key == "aborted" else f"{value}"
-        )
-        table.add_row(key.replace("_", " "), shown)
+        if key not in _JSON_ONLY:
+            table.add_row(_LABELS.get(key, key.replace("_", " ")), _shown(value))
     Console().print(table)
+
+
+def _shown(value: Any) -> str:
+    """Of what was given up: how many, each with the moment."""
+    if isinstance(value, dict):
+        return "\n".join(f"{count} × {moment}" for moment, count in value.items())
+    return f"{value}"

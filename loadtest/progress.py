@@ -8,13 +8,14 @@ import click
 
 
 class Progress:
-    """At most one line in `every_s`. Begins silent: what is over at once needs no line."""
+    """At most one line in `every_s`, and none twice. Begins silent: what is over at once needs no line."""
 
     def __init__(self, every_s: float = 1.0) -> None:
         self._every_s = every_s
         self._shown = time.monotonic()
+        self._last = ""
 
     def tell(self, line: str) -> None:
-        if time.monotonic() - self._shown > self._every_s:
-            self._shown = time.monotonic()
+        if line != self._last and time.monotonic() - self._shown > self._every_s:
+            self._shown, self._last = time.monotonic(), line
             click.echo(line, err=True)

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from cluster.api import admin, chat, completions, health, models, openapi
@@ -24,10 +25,7 @@ from cluster.api.validation import first_problem
 _bearer = HTTPBearer(auto_error=False)
 _any_key = require("inference", "metrics", "admin")
 
-_MESSAGES = {
-    404: ("not_found", "There is no such path."),
-    405: ("method_not_allowed", "Not with this method."),
-}
+_MAX_PATH_CHARS = 128
 
 
 def build_app(services: Services) -> FastAPI:
@@ -67,9 +65,19 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
         await _any_key(request, await _bearer(request))
     except ApiError as refusal:
         return await _on_api_error(request, refusal)
-    code, message = _MESSAGES.get(error.status_code, ("http_error", "The request cannot be answered."))
-    headers = dict(error.headers or {})
+    headers = dict(Headers(error.headers))
+    code, message = _what_is_wrong(request, error.status_code, headers.get("allow"))
     return await _on_api_error(request, ApiError(error.status_code, code, message, headers=headers))
+
+
+def _what_is_wrong(request: Request, status: int, allowed: str | None) -> tuple[str, str]:
+    """Code and message."""
+    path = request.scope["path"][:_MAX_PATH_CHARS]
+    if status == 404:
+        return "not_found", f"There is no path '{path}'."
+    if status == 405:
+        return "method_not_allowed", f"'{path}' does not take {request.method}, but {allowed}."
+    return "http_error", "The request cannot be answered."
 
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:

@@ -8,19 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 _TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     402: "insufficient_quota",
     403: "permission_error",
     404: "not_found_error",
     408: "timeout_error",
     409: "conflict_error",
-    413: "invalid_request_error",
     429: "rate_limit_error",
     499: "client_closed_request",
-    500: "server_error",
-    503: "server_error",
 }
+"""Of statuses that have a type of their own."""
 
 
 class ApiError(Exception):
@@ -51,11 +48,15 @@ class ApiError(Exception):
         return {
             "error": {
                 "message": self.message,
-                "type": _TYPES.get(self.status, "server_error"),
+                "type": _TYPES.get(self.status, _general_type(self.status)),
                 "param": self.param,
                 "code": self.code,
             }
         }
+
+
+def _general_type(status: int) -> str:
+    return "server_error" if status >= 500 else "invalid_request_error"
 
 
 def bad_request(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:

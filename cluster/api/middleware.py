@@ -15,6 +15,7 @@ from cluster.api.errors import internal_error
 from cluster.api.services import Services
 from cluster.api.unexpected import log_unexpected
 
+REQUEST_ID = "x-request-id"
 _ECHOABLE = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,126}[\x21-\x7e])?")
 CLIENT_CLOSED = 499
 
@@ -30,9 +31,8 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-        response = _Response(send, _shown_id(Headers(scope=scope).get("x-request-id"), request_id))
+        request_id = scope.setdefault("state", {}).setdefault("request_id", uuid4().hex)
+        response = _Response(send, shown_id(Headers(scope=scope).get(REQUEST_ID), request_id))
         body = BoundedBody(receive, Headers(scope=scope), self._services)
         telemetry = self._services.telemetry
         with telemetry.in_flight():
@@ -67,10 +67,10 @@ class _Response:
         if message["type"] == "http.response.start":
             self.has_started = True
             self.status = message["status"]
-            MutableHeaders(scope=message)["x-request-id"] = self._shown_id
+            MutableHeaders(scope=message)[REQUEST_ID] = self._shown_id
         await self._send(message)
 
 
-def _shown_id(asked: str | None, own: str) -> str:
+def shown_id(asked: str | None, own: str) -> str:
     """The client's id if it is short and printable, else the server's own."""
     return asked if asked is not None and _ECHOABLE.fullmatch(asked) else own

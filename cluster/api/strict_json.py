@@ -79,7 +79,8 @@ class _Reader:
         result = dict(pairs)
         if len(result) != len(pairs):
             name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise _invalid(f"the key {name[:_MAX_NAME_CHARS]!r} appears twice")
+            message = f"The key {name[:_MAX_NAME_CHARS]!r} appears twice."
+            raise bad_request(message, code="invalid_json")
         return result
 
     def _finite(self, text: str) -> float:

@@ -130,6 +130,22 @@ async def test_a_bad_tenant_is_400_naming_the_field(
     assert len(await office.store.list_tenants()) == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/tenants", {"tenant_id": "X", "tier": "free"}, "'tenant_id': must be 1 to 63 characters from a-z"),
+        ("/tenants", {"tenant_id": "x", "tier": "gold"}, "'tier': must be one of: free, paid."),
+        ("/tenants/acme/keys", {"scopes": []}, "'scopes': must name at least one scope."),
+        ("/tenants/acme/keys", {"scopes": ["admin"] * 2}, "'scopes': must name each scope once."),
+    ],
+)
+async def test_a_bad_value_is_answered_in_plain_words(
+    office: Office, path: str, body: object, words: str
+) -> None:
+    await office.with_acme()
+    assert words in (await office.ask("POST", path, body)).json()["error"]["message"]
+
+
 async def test_a_new_key_is_shown_once_and_works(office: Office) -> None:
     await office.with_acme()
     answer = await office.ask("POST", "/tenants/acme/keys", {"scopes": ["inference", "metrics"]})

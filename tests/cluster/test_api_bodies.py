@@ -248,6 +248,11 @@ class TestJson:
         error = await refused(gateway, CHAT, TOO_MUCH[kind])
         assert f"more than {2**16} lists, objects or floats" in error["message"]
 
+    def test_a_key_that_is_there_twice_is_named(self) -> None:
+        with pytest.raises(ApiError) as refusal:
+            parse_object(b'{"max_tokens": 1, "max_tokens": 2}')
+        assert refusal.value.message == "The key 'max_tokens' appears twice."
+
     def test_a_byte_order_mark_is_called_by_its_name(self) -> None:
         with pytest.raises(ApiError, match="byte order mark"):
             parse_object(b"\xef\xbb\xbf{}")

@@ -56,6 +56,7 @@ async def test_so_does_a_path_that_is_not_there(gateway: FakeGateway, path: str)
     for scope in ("inference", "metrics", "admin"):
         call = await gateway.call("GET", path, scope=scope)
         assert (call.status, call.error["code"]) == (404, "not_found")
+        assert call.error["message"] == f"There is no path '{path}'."
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,14 @@ async def test_so_does_a_method_that_is_not_there(gateway: FakeGateway, method: 
     assert (await gateway.call(method, path, scope=None)).status == 401
     call = await gateway.call(method, path)
     assert (call.status, call.error["code"]) == (405, "method_not_allowed")
+    assert call.error["type"] == "invalid_request_error"
+    assert call.error["message"] == f"'{path}' does not take {method}, but {call.headers['allow']}."
     assert "allow" in call.headers
+
+
+async def test_a_long_path_comes_back_cut(gateway: FakeGateway) -> None:
+    call = await gateway.call("GET", "/" + "x" * 10_000)
+    assert len(call.error["message"]) < 200
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,12 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
     return registry.get_sample_value(f"headrace_{name}", labels)
 
 
+async def test_no_metric_is_told_twice_as_a_time_of_creation(gateway: FakeGateway) -> None:
+    gateway.generator.script = [TextDelta("a", "stop")]
+    await gateway.post(TEXT, BODY)
+    assert b"_created" not in gateway.telemetry.render()
+
+
 async def test_a_streams_latencies_are_what_its_client_waits(gateway: FakeGateway) -> None:
     first, second = Gate(), Gate()
     gateway.generator.script = [first, TextDelta(""), TextDelta("a"), second, TextDelta("b", "stop")]

@@ -44,9 +44,7 @@ class Rig:
 
     def families(self) -> list[Metric]:
         text = generate_latest(self.metrics.registry).decode()
-        return [
-            family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")
-        ]
+        return list(text_string_to_metric_families(text))
 
     def read(self) -> dict[str, float]:
         return {
@@ -103,6 +101,10 @@ def test_what_only_grows_is_a_counter_and_the_rest_are_gauges(rig: Rig) -> None:
     assert {name for name, kind in kinds.items() if kind not in ("gauge", "counter")} == {
         "headrace_engine_step_seconds"
     }
+
+
+def test_nothing_is_told_twice_as_a_time_of_creation(rig: Rig) -> None:
+    assert "_created" not in generate_latest(rig.metrics.registry).decode()
 
 
 def test_no_label_but_the_few_reasons_of_a_miss(rig: Rig) -> None:

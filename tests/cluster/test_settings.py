@@ -11,6 +11,12 @@ from cluster.serve_command import serve
 from cluster.settings import FAULTS_ALLOWED, TEST_FIELDS, ServeSettings, root_secret
 
 
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What should be refused and is not ends the command with 0, and starts no cluster."""
+    monkeypatch.setattr("cluster.serve_command.supervise", lambda command, environment: 0)
+
+
 @pytest.mark.parametrize(
     ("given", "bytes_"), [("512M", 512 * 2**20), ("1g", 2**30), ("2048k", 2**21), ("4194304", 2**22)]
 )
@@ -18,7 +24,7 @@ def test_memory_takes_units(given: str, bytes_: int) -> None:
     assert ServeSettings(kv_memory=given).kv_memory == bytes_  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("given", ["1T", "-1G", "1.5G", "G", "", "lots", "1"])
+@pytest.mark.parametrize("given", ["1T", "-1G", "1.5G", "G", "", "lots", "1", "٥M", "²M", "9" * 5000])
 def test_nonsense_memory_is_refused(given: str) -> None:
     with pytest.raises(ValidationError, match="kv_memory"):
         ServeSettings(kv_memory=given)  # type: ignore[arg-type]
@@ -53,13 +59,27 @@ def test_every_field_has_a_flag_and_a_help_text() -> None:
         (["--kv-cache-dtype", "float16"], "--kv-cache-dtype"),
         (["--deterministic", "--dtype", "bfloat16"], "--dtype float32 or auto"),
         (["--deterministic", "--dtype", "bfloat16"], "--deterministic"),
+        (["--deterministic", "--kv-cache-dtype", "bfloat16"], "--kv-cache-dtype float32 or auto"),
+        (["--deterministic", "--kv-cache-dtype", "bfloat16"], "--deterministic"),
+        (["--kv-memory", "foo"], "--kv-memory: give bytes, or 512M, 1G (given: 'foo')"),
         (["--fault", "raise@3"], f"--fault: is for tests only: it needs {FAULTS_ALLOWED}=1"),
     ],
 )
+@pytest.mark.usefixtures("nothing_starts")
 def test_a_bad_flag_is_named_and_ends_with_2(arguments: list[str], named: str) -> None:
     result = CliRunner().invoke(serve, arguments)
     assert result.exit_code == 2
     assert named in result.output
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_bad_variable_is_named_and_ends_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_PORT", "abc")
+    result = CliRunner().invoke(serve, ["--replicas", "0"])
+    assert result.exit_code == 2
+    assert "headrace serve: --replicas: " in result.output
+    assert "headrace serve: HEADRACE_PORT: " in result.output
+    assert "--port" not in result.output
 
 
 def test_a_fault_is_taken_where_they_are_allowed_and_must_be_clear(monkeypatch: pytest.MonkeyPatch) -> None:

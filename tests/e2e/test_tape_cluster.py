@@ -175,6 +175,17 @@ class TestKeys:
             assert client.get("/admin/v1/tenants").status_code == 403
 
 
+class TestRequestIds:
+    @pytest.mark.parametrize("asked", ["mine", "bad id é", None])
+    def test_an_answer_has_one_and_never_an_unprintable_one(
+        self, tape_cluster: Served, asked: str | None
+    ) -> None:
+        headers = {} if asked is None else {"x-request-id": asked.encode()}
+        with tape_cluster.http() as client:
+            (shown,) = client.get("/health", headers=headers).headers.get_list("x-request-id")
+        assert shown == asked if asked == "mine" else len(shown) == 32
+
+
 class TestHostile:
     """A hostile body is a 400, and the engine answers the next request as before."""
 

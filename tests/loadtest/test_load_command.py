@@ -124,7 +124,7 @@ def test_the_key_is_sent_and_never_shown(by: str, tmp_path: Path, monkeypatch: p
         (["http://x", "--duration", "0"], "--duration"),
         (["http://x", "--slo", "ttft=1"], "--slo: 'ttft=1' does not begin with one of"),
         (["http://x", "--no-stream", "--slo", "ttft_ms=1"], "without streaming only e2e_ms is known"),
-        (["http://x", "--key-file", "/nowhere/x.key"], "/nowhere/x.key cannot be read (FileNotFoundError)"),
+        (["http://x", "--key-file", "/nowhere/x.key"], "/nowhere/x.key cannot be read: No such file"),
         (["http://x", "--key", "hr-häßlich-secret"], "the key is empty or holds characters that no key has"),
         (["http://x", "--key", "hr-two\nlines-secret"], "the key is empty or holds characters"),
         (["http://x", "--vocab-size", "100"], "--vocab-size"),
