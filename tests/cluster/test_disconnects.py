@@ -23,7 +23,7 @@ async def test_a_thousand_clients_that_leave_at_random_leave_nothing() -> None:
     random = Random(12)
     answer = bytes(random.randrange(97, 123) for _ in range(MAX_TOKENS))
     sizes = {"max_num_seqs": 16, "max_num_batched_tokens": 32, "num_blocks": 601}
-    async with in_process([tape({ANY_PROMPT: answer})], **sizes) as gateway:
+    async with in_process([tape({ANY_PROMPT: answer}, step_ms=0.2)], **sizes) as gateway:
         gateway.link.messages = Steps()
         calls = asyncio.Semaphore(AT_ONCE)
         async with asyncio.timeout(60), asyncio.TaskGroup() as clients:
