@@ -161,5 +161,6 @@ def test_the_peak_is_what_was_held_at_once_and_not_what_was_held_before() -> Non
     peak = peak_bytes(work, CPU)
     if peak is None:
         pytest.skip("this system does not tell")
-    assert 60 * MIB < peak < 100 * MIB
+    # Not the 256 MiB of all four, nor what `before` holds; the system may take a page back late.
+    assert 60 * MIB < peak < 224 * MIB
     assert before.sum() == 16 * MIB
