@@ -12,11 +12,11 @@ import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from functools import partial
 
 from cluster.engine_outbox import Outbox
 from cluster.link import HEARTBEAT_S, Abort, Hello, StepMessage, SubmitReply, encode
+from cluster.request_owners import RequestOwners
 from engine.block_pool import IntegrityError
 from engine.core import MAX_FAILED_STEPS, EngineCore
 from engine.counters import EngineCounters
@@ -42,16 +42,8 @@ class EngineDead(RuntimeError):
     """The engine thread has ended; the process should, too."""
 
 
-@dataclass(slots=True)
-class _Owner:
-    """Whose a live request is, and which of its siblings have not ended."""
-
-    gateway_id: str
-    siblings: set[int]
-
-
 class EngineHost:
-    """Owns the engine thread, the outboxes and which gateway each live request belongs to.
+    """Owns the engine thread and the outboxes; `RequestOwners` knows whose each live request is.
 
     `on_step(outputs, seconds, executor_seconds)` is called in the engine thread after every step, for
     metrics. `on_fatal` is called once, on the event loop, when the engine thread failed or stood
@@ -76,7 +68,7 @@ class EngineHost:
         self._on_integrity_error = on_integrity_error
         self._on_fatal = on_fatal
         self._mailbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._owners: dict[str, _Owner] = {}
+        self._owners = RequestOwners()
         self._aborted_early: dict[str, float] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._counters = core.counters()
@@ -229,17 +221,7 @@ class EngineHost:
             raise EngineDead(f"the last {MAX_FAILED_STEPS} steps failed")
 
     def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
-        by_gateway: dict[str, list[RequestOutput]] = {}
-        for output in outputs:
-            owner = self._owners.get(output.request_id)
-            if owner is None:
-                continue
-            by_gateway.setdefault(owner.gateway_id, []).append(output)
-            if output.finish_reason is not None:
-                owner.siblings.discard(output.sibling)
-                if not owner.siblings:
-                    del self._owners[output.request_id]
-        for gateway_id, rows in by_gateway.items():
+        for gateway_id, rows in self._owners.sort(outputs).items():
             message = encode(StepMessage(outputs=tuple(rows), counters=self._counters))
             self._loop.call_soon_threadsafe(self._put, gateway_id, message)
 
@@ -253,8 +235,7 @@ class EngineHost:
         if request.request_id in self._owners:
             log.warning("a live request's id came again and was dropped")
             return
-        siblings = set(range(request.sibling, request.sibling + request.n))
-        self._owners[request.request_id] = _Owner(gateway_id, siblings)
+        self._owners.add(request, gateway_id)
         try:
             self._core.add(request, arrival_s)
         except RequestRefused as refusal:
@@ -276,7 +257,7 @@ class EngineHost:
         self._is_count_due = False
 
     def _abort_gateway(self, gateway_id: str) -> None:
-        self._abort([Abort(key) for key, owner in self._owners.items() if owner.gateway_id == gateway_id])
+        self._abort([Abort(request_id) for request_id in self._owners.requests_of(gateway_id)])
 
     def _check_integrity(self) -> None:
         now = self._clock()
