@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from cluster.generation import Usage
 from engine.counters import EngineCounters
-from engine.prefix_stats import MISS_REASONS, PrefixStats
+from engine.prefix_stats import MISS_REASONS
 from engine.request import Timing
 
 MAX_TENANT_LABELS = 100
@@ -51,34 +51,8 @@ class Telemetry:
             "From a request's arrival at the gateway to the last text; complete answers only",
             "tenant",
         )
-        self._queue_time = self._histogram(
-            "request_queue_time", f"From arrival at the engine until it first computes; {_EACH_ANSWER}"
-        )
-        self._prefill_time = self._histogram(
-            "request_prefill_time",
-            f"From when the engine first computes to the first token; {_EACH_ANSWER}",
-        )
-        self._decode_time = self._histogram(
-            "request_decode_time",
-            f"From the first token to the last; answers of one token are left out; {_EACH_ANSWER}",
-        )
-        self._preempted_time = self._histogram(
-            "request_preempted_time",
-            f"Time that preemptions took out of prefill and decode, mostly 0; {_EACH_ANSWER}",
-        )
-        self._prefix_diverged_at = Histogram(
-            "headrace_prefix_diverged_at_tokens",
-            "Position of the first token that differs from the tenant's earlier prompt most like it",
-            ("tenant",),
-            buckets=BUCKETS_TOKENS,
-            registry=self.registry,
-        )
-        self._prefix_misses = self._counter(
-            "prefix_miss_tokens", "Prompt tokens not found in the prefix cache, by reason", "tenant", "reason"
-        )
-        self._cached_tokens = self._counter(
-            "cached_prompt_tokens", "Prompt tokens served from the prefix cache", "tenant"
-        )
+        self._phases = _PhaseTimes(self._histogram)
+        self._prefixes = _PrefixUse(self._counter, self.registry)
         self._prompt_tokens = self._counter(
             "prompt_tokens", "Prompt tokens of requests that were started, cached ones too", "tenant"
         )
@@ -118,31 +92,15 @@ class Telemetry:
         self._e2e_latency.labels(self._tenant(tenant_id)).observe(seconds)
 
     def observe_timing(self, timing: Timing) -> None:
-        """Once for each answer that an engine has ended, aborted ones too: who gives up waiting has waited.
-
-        Parts that were not reached are left out.
-        """
-        self._queue_time.observe(timing.queued_s)
-        if timing.prefill_s > 0:
-            self._prefill_time.observe(timing.prefill_s)
-        if timing.decode_s > 0:
-            self._decode_time.observe(timing.decode_s)
-        self._preempted_time.observe(timing.preempted_s)
+        """Once for each answer that an engine has ended, aborted ones too: who gives up has waited."""
+        self._phases.observe(timing)
 
     def count_usage(self, tenant_id: str, usage: Usage) -> None:
         """Once for each started request, complete or not."""
         tenant = self._tenant(tenant_id)
         self._prompt_tokens.labels(tenant).inc(usage.prompt_tokens)
-        self._cached_tokens.labels(tenant).inc(usage.cached_tokens)
         self._generation_tokens.labels(tenant).inc(usage.completion_tokens)
-        if usage.lookup is not None:
-            self._count_misses(tenant, usage.lookup)
-
-    def _count_misses(self, tenant: str, lookup: PrefixStats) -> None:
-        for reason in MISS_REASONS:
-            self._prefix_misses.labels(tenant, reason).inc(getattr(lookup, f"{reason}_tokens"))
-        if lookup.diverged_at is not None:
-            self._prefix_diverged_at.labels(tenant).observe(lookup.diverged_at)
+        self._prefixes.count(tenant, usage)
 
     def count_discarded(self, num_tokens: int) -> None:
         self._discarded_tokens.inc(num_tokens)
@@ -180,6 +138,64 @@ class Telemetry:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"headrace_{name}_total", text, labels, registry=self.registry)
+
+
+class _PhaseTimes:
+    """Where the time of answers went, as their engine tells it at the end."""
+
+    def __init__(self, histogram: Callable[[str, str], Histogram]) -> None:
+        self._queue = histogram(
+            "request_queue_time", f"From arrival at the engine until it first computes; {_EACH_ANSWER}"
+        )
+        self._prefill = histogram(
+            "request_prefill_time",
+            f"From when the engine first computes to the first token; {_EACH_ANSWER}",
+        )
+        self._decode = histogram(
+            "request_decode_time",
+            f"From the first token to the last; answers of one token are left out; {_EACH_ANSWER}",
+        )
+        self._preempted = histogram(
+            "request_preempted_time",
+            f"Time that preemptions took out of prefill and decode, mostly 0; {_EACH_ANSWER}",
+        )
+
+    def observe(self, timing: Timing) -> None:
+        """Parts that were not reached are left out."""
+        self._queue.observe(timing.queued_s)
+        if timing.prefill_s > 0:
+            self._prefill.observe(timing.prefill_s)
+        if timing.decode_s > 0:
+            self._decode.observe(timing.decode_s)
+        self._preempted.observe(timing.preempted_s)
+
+
+class _PrefixUse:
+    """How much of the prompts the prefix cache had, and why not the rest, by tenant."""
+
+    def __init__(self, counter: Callable[..., Counter], registry: CollectorRegistry) -> None:
+        self._cached_tokens = counter(
+            "cached_prompt_tokens", "Prompt tokens served from the prefix cache", "tenant"
+        )
+        self._misses = counter(
+            "prefix_miss_tokens", "Prompt tokens not found in the prefix cache, by reason", "tenant", "reason"
+        )
+        self._diverged_at = Histogram(
+            "headrace_prefix_diverged_at_tokens",
+            "Position of the first token that differs from the tenant's earlier prompt most like it",
+            ("tenant",),
+            buckets=BUCKETS_TOKENS,
+            registry=registry,
+        )
+
+    def count(self, tenant: str, usage: Usage) -> None:
+        self._cached_tokens.labels(tenant).inc(usage.cached_tokens)
+        if usage.lookup is None:
+            return
+        for reason in MISS_REASONS:
+            self._misses.labels(tenant, reason).inc(getattr(usage.lookup, f"{reason}_tokens"))
+        if usage.lookup.diverged_at is not None:
+            self._diverged_at.labels(tenant).observe(usage.lookup.diverged_at)
 
 
 _GAUGES = {

@@ -230,5 +230,7 @@ async def test_the_longest_answer_is_one_whose_logprobs_can_be_held(
 async def test_no_stream_says_what_is_no_json(gateway: FakeGateway) -> None:
     gateway.generator.script = [TextDelta("h", "stop", tokens=(told(104, -math.inf, (1, math.nan)),))]
     call = await gateway.post(CHAT, chat(logprobs=True, top_logprobs=1, stream=True))
-    for block in call.body.decode().split("\n\n")[:-2]:
+    blocks = call.body.decode().split("\n\n")[:-2]
+    assert blocks
+    for block in blocks:
         json.loads(block.removeprefix("data: "), parse_constant=pytest.fail)

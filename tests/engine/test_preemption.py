@@ -154,18 +154,3 @@ def test_with_demand_of_three_pools_all_finish_and_nobody_is_preempted_for_ever(
     counts = [output.timing.num_preemptions for output in ends.values() if output.timing]
     assert 0 < max(counts) <= 3
     assert num_steps < 40 * 40
-
-
-def test_a_prompt_that_needs_what_a_decoder_holds_waits_once_instead_of_coming_and_going() -> None:
-    """Pool of 20 blocks, a decoder that holds 10, a prompt of 14, chunks of 2 blocks, no cache."""
-    scheduler = make_scheduler(
-        num_blocks=21, max_num_seqs=8, max_num_batched_tokens=8, enable_prefix_caching=False
-    )
-    add(scheduler, "decoder", 39, max_tokens=20)
-    for _ in range(5):
-        step(scheduler)
-    add(scheduler, "long", 56, max_tokens=4)
-    plans = run_out(scheduler, max_steps=40)
-    assert scheduler.counters().preemptions_total == 0
-    last_of_decoder = max(plan.step for plan in plans if "decoder" in scheduled(plan))
-    assert all(plan.step > last_of_decoder for plan in plans if "long" in scheduled(plan))
