@@ -24,8 +24,8 @@ class BlockAllocator:
         """Blocks that the table lacks to hold `num_tokens`."""
         return max(0, -(-num_tokens // self._block_size) - len(state.block_table))
 
-    def num_slots(self, state: RequestState, num_more_blocks: int = 0) -> int:
-        return (len(state.block_table) + num_more_blocks) * self._block_size
+    def num_slots(self, state: RequestState) -> int:
+        return len(state.block_table) * self._block_size
 
     def match(self, state: RequestState) -> list[int]:
         """Blocks of the longest cached prefix of a request that holds none."""
