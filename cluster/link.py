@@ -43,6 +43,8 @@ class StepMessage(msgspec.Struct, frozen=True, tag="step", array_like=True):
     counters: EngineCounters
     credit: tuple[int, int] | None = None
     """(granted_tokens, granted_requests), cumulative."""
+    is_leaving: bool = False
+    """The replica takes no new work and ends once its running requests have ended, or moved."""
 
 
 LinkMessage = Hello | StepMessage

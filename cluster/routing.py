@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -27,6 +28,20 @@ class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
     num_running: int
     cached_tokens: int = 0
     """Of this request's prompt, as far as the gateway knows."""
+
+
+class Prompt(NamedTuple):
+    """What a policy may know of the request that is to be routed."""
+
+    num_tokens: int
+    affinity_key: bytes = b""
+    """Alike for prompts of one tenant that begin alike: hash of the first indexed block, empty if none."""
+
+
+class RoutingPolicy(Protocol):
+    def choose(self, candidates: Sequence[ReplicaLoad], prompt: Prompt, rng: Random) -> str:
+        """The replica id of one of `candidates`, of which there is at least one."""
+        ...
 
 
 def token_load(replica: ReplicaLoad, prompt_tokens: int) -> int:

@@ -24,6 +24,7 @@ TEST_FIELDS = frozenset({"fault"})
 FAULTS_ALLOWED = "HEADRACE_ALLOW_FAULTS"
 """Environment variable without which `--fault` is refused: it has no place in service."""
 Device = Literal["cpu", "cuda"]
+Routing = Literal["token-load", "round-robin", "least-load", "power-of-two", "affinity"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _MEMORY = re.compile(r"([0-9]{1,15})([kKmMgG]?)")
@@ -65,6 +66,13 @@ class ServeSettings(BaseSettings):
         gt=0,
         le=3600,
         description="a replica that has work and stands still for so long, or twice its warm-up, is replaced",
+    )
+    routing: Routing = Field("token-load", description="how a request's replica is chosen")
+    drain_limit_s: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="how long a leaving replica or gateway may finish its answers before they move or end",
     )
     log_level: LogLevel = Field("info", description="what goes to the log files")
     fault: str | None = Field(None, description="steps that fail on purpose, for tests: raise@3,nan@5:0")

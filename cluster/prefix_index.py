@@ -1,0 +1,85 @@
+"""Which replica holds which prefix: claims that replicas publish and gateways look up before they route.
+
+Every `INDEX_EVERY`-th block of a chain is indexed, under its block hash: the chain's root is in the hash,
+so an entry tells nothing to another tenant and never steers to KV of another revision. An entry holds
+the *incarnations* of its holders, 4-byte numbers that a replica draws anew at each start; a claim of an
+incarnation that no longer beats counts for nothing.
+
+A claim is a hint. A wrong one costs a prefill that was thought to be saved, never a wrong token: what is
+served depends on the replica's own prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from cluster.link import Abort
+
+INDEX_EVERY = 4
+HEARTBEAT_S = 1.0
+INCARNATION_TTL_S = 3.0
+"""An incarnation that has not beaten for so long is dead."""
+ENTRY_TTL_S = 3600
+
+IndexState = Literal["exact", "degraded", "off"]
+"""exact: the last whole round of the digest found all as it was told. degraded: something had to be
+repaired, or may have to be. off: no index can be asked."""
+
+
+class IndexUnavailable(Exception):
+    """The index cannot be asked or told at the moment."""
+
+
+class Changes(NamedTuple):
+    """What became of one root's indexed blocks, by block hash."""
+
+    root: bytes
+    stored: tuple[bytes, ...] = ()
+    """Held now. Told again for blocks that are still held: it refreshes them."""
+    evicted: tuple[bytes, ...] = ()
+    """Held no more."""
+
+
+class Beat(NamedTuple):
+    """What a heartbeat is answered."""
+
+    was_alive: bool
+    """False: the index did not know this incarnation (any more), so that its claims are lost or ignored."""
+    dead: frozenset[int]
+    """Incarnations that may be taken out of entries on the way."""
+    aborts: tuple[Abort, ...]
+    """Left for this incarnation by gateways that cannot reach it."""
+
+
+class PrefixIndex(Protocol):
+    """One cluster's index. All methods raise `IndexUnavailable`; each call is bounded."""
+
+    async def claim(self, incarnation: int) -> bool:
+        """Takes the number for a new replica, which beats from now on. False: it is another one's."""
+        ...
+
+    async def beat(self, incarnation: int) -> Beat: ...
+
+    async def publish(self, incarnation: int, changes: Sequence[Changes], dead: frozenset[int]) -> int:
+        """Tells changes; repeating them is harmless. Returns how many claims it really added or removed:
+        all of news, and none of a digest unless something was lost."""
+        ...
+
+    async def look_up(
+        self, root: bytes, block_hashes: Sequence[bytes], incarnations: Sequence[int]
+    ) -> Mapping[int, int]:
+        """Blocks of the chain's beginning that each incarnation claims, a multiple of `INDEX_EVERY`.
+
+        `block_hashes` are those of all full blocks. An incarnation without a claim may be left out.
+        """
+        ...
+
+    async def leave_aborts(self, incarnation: int, aborts: Sequence[Abort]) -> None:
+        """For a replica that cannot be called any more: it reads them with its next heartbeat."""
+        ...
+
+
+def indexed(block_hashes: Sequence[bytes]) -> Sequence[bytes]:
+    """Those of a chain's blocks that have entries."""
+    return block_hashes[INDEX_EVERY - 1 :: INDEX_EVERY]
