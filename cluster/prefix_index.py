@@ -2,8 +2,9 @@
 
 Every `INDEX_EVERY`-th block of a chain is indexed, under its block hash: the chain's root is in the hash,
 so an entry tells nothing to another tenant and never steers to KV of another revision. An entry holds
-the *incarnations* of its holders, 4-byte numbers that a replica draws anew at each start; a claim of an
-incarnation that no longer beats counts for nothing.
+the *incarnations* of its holders, 4-byte numbers that a replica draws anew at each start. Who looks up names
+the incarnations that it is linked to, so that a claim of a dead one counts for nothing at once; one that no
+longer beats is taken out of entries as others publish.
 
 A claim is a hint. A wrong one costs a prefill that was thought to be saved, never a wrong token: what is
 served depends on the replica's own prefix cache.
@@ -21,6 +22,14 @@ HEARTBEAT_S = 1.0
 INCARNATION_TTL_S = 3.0
 """An incarnation that has not beaten for so long is dead."""
 ENTRY_TTL_S = 3600
+"""Since the last holder told of the block; a dead incarnation's number is kept from reuse for as long."""
+ABORTS_TTL_S = 30
+MAX_ABORTS = 10_000
+"""Left for one incarnation; the oldest go first."""
+MAX_HOLDERS = 1024
+"""Of one block; who has told of it least recently goes first."""
+MAX_DEAD = 1000
+"""Told with one heartbeat, the longest dead first."""
 
 IndexState = Literal["exact", "degraded", "off"]
 """exact: the last whole round of the digest found all as it was told. degraded: something had to be
@@ -32,13 +41,13 @@ class IndexUnavailable(Exception):
 
 
 class Changes(NamedTuple):
-    """What became of one root's indexed blocks, by block hash."""
+    """What became of one root's indexed blocks, by block hash; each is in one of the two at most."""
 
     root: bytes
     stored: tuple[bytes, ...] = ()
-    """Held now. Told again for blocks that are still held: it refreshes them."""
+    """Held now, parents first. Told again for blocks that are still held: it refreshes them."""
     evicted: tuple[bytes, ...] = ()
-    """Held no more."""
+    """Held no more, children first."""
 
 
 class Beat(NamedTuple):
@@ -63,7 +72,10 @@ class PrefixIndex(Protocol):
 
     async def publish(self, incarnation: int, changes: Sequence[Changes], dead: frozenset[int]) -> int:
         """Tells changes; repeating them is harmless. Returns how many claims it really added or removed:
-        all of news, and none of a digest unless something was lost."""
+        all of news, and none of a digest unless something was lost. Each block told is refreshed with all
+        its holders, but for the dead ones, which are dropped. A call that fails may have told a part; of
+        more than a few thousand blocks it may not end in time.
+        """
         ...
 
     async def look_up(
@@ -76,7 +88,10 @@ class PrefixIndex(Protocol):
         ...
 
     async def leave_aborts(self, incarnation: int, aborts: Sequence[Abort]) -> None:
-        """For a replica that cannot be called any more: it reads them with its next heartbeat."""
+        """For a replica that cannot be called any more: it reads them with its next heartbeat.
+
+        They are told once: if the answer to that heartbeat is lost, the requests run out.
+        """
         ...
 
 

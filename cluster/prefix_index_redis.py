@@ -1,0 +1,215 @@
+"""The prefix index in Redis. Every operation is one script, which takes the time from Redis.
+
+Layout, all of it with a TTL:
+    px:{<root, first 4 bytes in hex>}:<block hash>   the holders' incarnations, 4 bytes each
+    px:incarnations                                  sorted set: incarnation → time of its last beat
+    px:aborts:<incarnation in hex>                   list of `Abort`, msgpack
+The root in a key only keeps a root's entries in one slot; the block hash says everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha1
+from importlib.resources import files
+from typing import TypeVar
+
+import msgspec
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from cluster.link import Abort
+from cluster.prefix_index import (
+    ABORTS_TTL_S,
+    ENTRY_TTL_S,
+    INCARNATION_TTL_S,
+    INDEX_EVERY,
+    MAX_ABORTS,
+    MAX_DEAD,
+    MAX_HOLDERS,
+    Beat,
+    Changes,
+    IndexUnavailable,
+    indexed,
+)
+from tenants.redis_client import CALL_TIMEOUT_S
+
+log = logging.getLogger("headrace.prefix_index")
+
+INCARNATIONS_KEY = "px:incarnations"
+BLOCKS_PER_SCRIPT = 500
+"""Stored, and as many evicted: Redis serves nobody else while a script runs, here about 2 ms."""
+_INCARNATION_BYTES = 4
+
+Value = TypeVar("Value")
+
+
+class RedisPrefixIndex:
+    """A `PrefixIndex` over a client that someone else owns and closes.
+
+    A call ends within `CALL_TIMEOUT_S`; scripts that Redis does not know (any more) are loaded within it.
+    """
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._claim = _Script("claim")
+        self._beat = _Script("beat")
+        self._publish = _Script("publish")
+        self._look_up = _Script("look_up")
+        self._leave = _Script("leave")
+        self._loading: asyncio.Task[None] | None = None
+        self._has_told_of_a_bad_abort = False
+
+    async def claim(self, incarnation: int) -> bool:
+        def queue(pipeline: Pipeline) -> None:
+            self._claim.queue(pipeline, INCARNATIONS_KEY, pack([incarnation]), ENTRY_TTL_S)
+
+        (claimed,) = await self._ask(queue)
+        return _read(claimed, int) == 1
+
+    async def beat(self, incarnation: int) -> Beat:
+        def queue(pipeline: Pipeline) -> None:
+            limits = (INCARNATION_TTL_S, ENTRY_TTL_S, MAX_DEAD, MAX_ABORTS)
+            keys = (INCARNATIONS_KEY, aborts_key(incarnation))
+            self._beat.queue(pipeline, keys, pack([incarnation]), *limits)
+
+        (reply,) = await self._ask(queue)
+        was_alive, dead, aborts = _read(reply, tuple[int, list[bytes], list[bytes]])
+        return Beat(
+            was_alive=was_alive == 1,
+            dead=frozenset(_unpack(member) for member in dead if len(member) == _INCARNATION_BYTES),
+            aborts=tuple(self._decoded(aborts)),
+        )
+
+    async def publish(self, incarnation: int, changes: Sequence[Changes], dead: frozenset[int]) -> int:
+        def queue(pipeline: Pipeline) -> None:
+            for root, stored, evicted in changes:
+                for start in range(0, max(len(stored), len(evicted)), BLOCKS_PER_SCRIPT):
+                    part = slice(start, start + BLOCKS_PER_SCRIPT)
+                    hashes = (b"".join(stored[part]), b"".join(evicted[part]))
+                    self._publish.queue(pipeline, entries_of(root), *who, *hashes, ENTRY_TTL_S, MAX_HOLDERS)
+
+        who = (pack([incarnation]), pack(dead))
+        return sum(_read(reply, int) for reply in await self._ask(queue))
+
+    async def look_up(
+        self, root: bytes, block_hashes: Sequence[bytes], incarnations: Sequence[int]
+    ) -> Mapping[int, int]:
+        def queue(pipeline: Pipeline) -> None:
+            self.queue_look_up(pipeline, root, block_hashes, incarnations)
+
+        (reply,) = await self._ask(queue)
+        return self.read_look_up(reply)
+
+    def queue_look_up(
+        self, pipeline: Pipeline, root: bytes, block_hashes: Sequence[bytes], incarnations: Sequence[int]
+    ) -> None:
+        """`look_up` as one command of the caller's pipeline, which is run with `raise_on_error=False`."""
+        hashes = b"".join(indexed(block_hashes))
+        self._look_up.queue(pipeline, entries_of(root), hashes, pack(incarnations), MAX_HOLDERS)
+
+    def read_look_up(self, reply: object) -> Mapping[int, int]:
+        """What `look_up` returns, from the answer to the command of `queue_look_up`.
+
+        Raises `IndexUnavailable` for an error. If Redis forgot the script, it is told again meanwhile.
+        """
+        if isinstance(reply, NoScriptError):
+            self._load_soon()
+        claims = _read(reply, list[tuple[bytes, int]])
+        return {_unpack(incarnation): depth * INDEX_EVERY for incarnation, depth in claims}
+
+    async def leave_aborts(self, incarnation: int, aborts: Sequence[Abort]) -> None:
+        def queue(pipeline: Pipeline) -> None:
+            rows = map(msgspec.msgpack.encode, aborts)
+            self._leave.queue(pipeline, aborts_key(incarnation), ABORTS_TTL_S, MAX_ABORTS, *rows)
+
+        (reply,) = await self._ask(queue)
+        _read(reply, int)
+
+    async def _ask(self, queue: Callable[[Pipeline], None]) -> list[object]:
+        """The answers, errors among them, to the commands that `queue` puts into a pipeline: one round trip.
+        A second one if Redis did not know a script; every command may be repeated.
+        """
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                replies = await self._execute(queue)
+                if any(isinstance(reply, NoScriptError) for reply in replies):
+                    await self._load()
+                    replies = await self._execute(queue)
+                return replies
+        except (RedisError, OSError, TimeoutError) as error:
+            raise IndexUnavailable(f"Redis cannot be asked ({type(error).__name__})") from error
+
+    async def _execute(self, queue: Callable[[Pipeline], None]) -> list[object]:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            queue(pipeline)
+            replies: list[object] = await pipeline.execute(raise_on_error=False)
+            return replies
+
+    async def _load(self) -> None:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for script in (self._claim, self._beat, self._publish, self._look_up, self._leave):
+                pipeline.script_load(script.text)
+            await pipeline.execute()
+
+    def _load_soon(self) -> None:
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._try_to_load())
+
+    async def _try_to_load(self) -> None:
+        with suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._load()
+
+    def _decoded(self, rows: Iterable[bytes]) -> Iterable[Abort]:
+        for row in rows:
+            try:
+                yield msgspec.msgpack.decode(row, type=Abort)
+            except (msgspec.DecodeError, RecursionError):
+                if not self._has_told_of_a_bad_abort:
+                    log.error("a row under px:aborts is no Abort; it and others like it are dropped")
+                self._has_told_of_a_bad_abort = True
+
+
+class _Script:
+    """One of `index_*.lua`, run by its hash."""
+
+    def __init__(self, name: str) -> None:
+        self.text = files("cluster").joinpath(f"index_{name}.lua").read_text()
+        self._sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    def queue(self, pipeline: Pipeline, keys: str | tuple[str, ...], *args: bytes | float) -> None:
+        named = (keys,) if isinstance(keys, str) else keys
+        pipeline.evalsha(self._sha, len(named), *named, *args)
+
+
+def entries_of(root: bytes) -> str:
+    """What the keys of the root's entries begin with; the block hash follows."""
+    return f"px:{{{root[:4].hex()}}}:"
+
+
+def aborts_key(incarnation: int) -> str:
+    return f"px:aborts:{incarnation:08x}"
+
+
+def pack(incarnations: Iterable[int]) -> bytes:
+    """Raises OverflowError for one that is not 0 … 2^32 - 1."""
+    return b"".join(number.to_bytes(_INCARNATION_BYTES, "big") for number in incarnations)
+
+
+def _unpack(incarnation: bytes) -> int:
+    return int.from_bytes(incarnation, "big")
+
+
+def _read(reply: object, kind: type[Value]) -> Value:
+    """The answer to one command, by schema. Raises `IndexUnavailable`."""
+    if isinstance(reply, ResponseError):
+        raise IndexUnavailable(f"Redis refused: {reply}") from reply
+    try:
+        return msgspec.convert(reply, kind)
+    except msgspec.ValidationError as error:
+        raise IndexUnavailable(f"Redis answered something else than was asked: {error}") from error
