@@ -1,12 +1,14 @@
 """A replica's own metrics, `headrace_engine_*`, on a loopback port of its own.
 
 Request latencies are not here: they are observed once, in the gateway. No label but the prefix
-cache's few reasons: Prometheus adds which replica it was from the targets' labels.
+cache's few reasons and the index's three states: Prometheus adds which replica it was from the
+targets' labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,6 +20,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cluster.prefix_index import IndexState
+from cluster.prefix_publisher import IndexFigures
 from cluster.run_dir import RunDir
 from engine.counters import EngineCounters
 from engine.prefix_stats import MISS_REASONS
@@ -65,14 +69,20 @@ _COUNTERS = {
 class EngineMetrics:
     """Owns the replica's registry. `observe_step` is called by the engine thread only.
 
-    `counters` gives the engine's figures as of the last step. A replica whose engine failed or stands
-    still is not seen here, for it ends its process: the gateways count the links that they lost.
+    `counters` gives the engine's figures as of the last step, `index` those of the index feed. A replica
+    whose engine failed or stands still is not seen here, for it ends its process: the gateways count the
+    links that they lost.
     """
 
-    def __init__(self, counters: Callable[[], EngineCounters]) -> None:
+    def __init__(
+        self,
+        counters: Callable[[], EngineCounters],
+        index: Callable[[], IndexFigures] = IndexFigures,
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series for nothing
         self.registry = CollectorRegistry()
         self.registry.register(_CounterCollector(counters))
+        self.registry.register(_IndexCollector(index))
         self._step_seconds = Histogram(
             "headrace_engine_step_seconds",
             "Time of one engine step",
@@ -132,4 +142,42 @@ class _CounterCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Told apart from `collect`, so that registering asks for no counters yet."""
+        return ()
+
+
+_INDEX = {
+    "published_total": ("published_claims", "Claims told to the prefix index, once each"),
+    "repaired_total": ("repaired_claims", "Claims that the prefix index did not have as told"),
+    "failures_total": ("failures", "Calls to the prefix index that failed"),
+}
+"""Field of the figures → name and help text."""
+
+
+class _IndexCollector(Collector):
+    """What the replica knows of its part of the prefix index."""
+
+    def __init__(self, figures: Callable[[], IndexFigures]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterable[Metric]:
+        figures = self._figures()
+        state = GaugeMetricFamily(
+            "headrace_engine_prefix_index_state",
+            "1 for the state that this replica's part of the prefix index is in",
+            labels=["state"],
+        )
+        for name in get_args(IndexState):
+            state.add_metric([name], float(name == figures.state))
+        yield state
+        yield GaugeMetricFamily(
+            "headrace_engine_prefix_index_queued_claims",
+            "Claims that wait to be told to the prefix index",
+            value=figures.queued,
+        )
+        for field, (name, text) in _INDEX.items():
+            yield CounterMetricFamily(
+                f"headrace_engine_prefix_index_{name}", text, value=getattr(figures, field)
+            )
+
+    def describe(self) -> Iterable[Metric]:
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from engine.block_events import NOBODY, BlockListener
 from engine.block_pool import BlockPool, IntegrityError
 from engine.config import EngineConfig
 from engine.prefix_cache import PrefixCache
@@ -12,13 +13,20 @@ from engine.request_state import RequestState
 
 
 class BlockAllocator:
-    """Owns the pool and the prefix cache, and keeps the two and the block tables in step."""
+    """Owns the pool and the prefix cache, and keeps the two and the block tables in step.
 
-    def __init__(self, config: EngineConfig) -> None:
+    `listener` is told of every block that gets or loses its name.
+    """
+
+    def __init__(self, config: EngineConfig, listener: BlockListener = NOBODY) -> None:
+        self._listener = listener
         self._block_size = config.block_size
         self._is_caching = config.enable_prefix_caching
         self.cache = PrefixCache(config.block_size, config.num_blocks)
-        self.pool = BlockPool(config.num_blocks, on_evict=self.cache.forget)
+        self.pool = BlockPool(config.num_blocks, on_evict=self._evict)
+
+    def _evict(self, block: int) -> None:
+        self._listener.evicted(self.cache.forget(block))
 
     def num_missing(self, state: RequestState, num_tokens: int) -> int:
         """Blocks that the table lacks to hold `num_tokens`."""
@@ -99,12 +107,13 @@ class BlockAllocator:
         if not self._is_caching:
             return
         for index in range(state.num_registered_blocks, state.num_computed_tokens // self._block_size):
-            block = state.block_table[index]
-            holder = self.cache.register(state.chain[index], block)
+            named, block = state.chain[index], state.block_table[index]
+            holder = self.cache.register(named, block)
             if holder is None:
                 return
             if holder == block:
                 self.pool.mark_cached(block)
+                self._listener.stored(state.request.hash_root, named)
             else:
                 self.pool.share(holder)
                 self.pool.release(block)
@@ -125,7 +134,7 @@ class BlockAllocator:
         for block in reversed(state.block_table):
             is_own = self.pool.is_cached(block) and self.pool.ref_count(block) == 1
             if is_own and not self.cache.has_children(block):
-                self.cache.drop(block)
+                self._listener.evicted(self.cache.drop(block))
                 self.pool.unmark_cached(block)
             self.pool.release(block)
         state.block_table.clear()
@@ -134,6 +143,7 @@ class BlockAllocator:
         """Nothing is cached any more. Nobody may hold a block."""
         self.cache.clear()
         self.pool.clear_cached()
+        self._listener.cleared()
 
     def num_empty_slots(self, holders: Iterable[RequestState]) -> int:
         """Slots without a token in the holders' blocks; a shared one counts once, by its fullest use."""

@@ -69,13 +69,17 @@ class PrefixCache:
         self._history.cached(named)
         return block
 
-    def forget(self, block: int) -> None:
-        """The block is reused for something else: a ghost remains."""
-        self._history.evicted(self._unname(block))
+    def forget(self, block: int) -> NamedBlock:
+        """The block, whose name is returned, is reused for something else: a ghost remains."""
+        named = self._unname(block)
+        self._history.evicted(named)
+        return named
 
-    def drop(self, block: int) -> None:
-        """The block, which has no children, is not what its name says: nothing remains."""
-        self._history.dropped(self._unname(block))
+    def drop(self, block: int) -> NamedBlock:
+        """The block, which has no children, is not what its name says: nothing remains. Returns that name."""
+        named = self._unname(block)
+        self._history.dropped(named)
+        return named
 
     def _unname(self, block: int) -> NamedBlock:
         named = self._cached.pop(block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from engine.block_allocator import BlockAllocator
+from engine.block_events import NOBODY, BlockListener
 from engine.block_pool import IntegrityError
 from engine.config import EngineConfig
 from engine.counters import EngineCounters
@@ -26,12 +27,17 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: EngineConfig, policy: SchedulingPolicy, *, eos_token_ids: Iterable[int]
+        self,
+        config: EngineConfig,
+        policy: SchedulingPolicy,
+        *,
+        eos_token_ids: Iterable[int],
+        listener: BlockListener = NOBODY,
     ) -> None:
         self._config = config
         self._policy = policy
         self._eos_token_ids = tuple(eos_token_ids)
-        self._blocks = BlockAllocator(config)
+        self._blocks = BlockAllocator(config, listener)
         self._requests = RequestTable()
         self._launched: tuple[RequestState, ...] = ()
         self._num_arrived = 0

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster import engine_metrics
 from cluster.engine_metrics import EngineMetrics
+from cluster.prefix_publisher import IndexFigures
 from cluster.run_dir import RunDir
 from engine.counters import EngineCounters
 from tests.cluster.fake_replica import IDLE, row
@@ -36,11 +37,12 @@ NAMES = MISSES | {
 
 
 class Rig:
-    """Metrics of an engine whose counters the test sets."""
+    """Metrics of an engine whose counters the test sets, and of its part of the prefix index."""
 
     def __init__(self) -> None:
         self.counters = IDLE
-        self.metrics = EngineMetrics(lambda: self.counters)
+        self.index = IndexFigures()
+        self.metrics = EngineMetrics(lambda: self.counters, lambda: self.index)
 
     def families(self) -> list[Metric]:
         text = generate_latest(self.metrics.registry).decode()
@@ -97,6 +99,7 @@ def test_what_only_grows_is_a_counter_and_the_rest_are_gauges(rig: Rig) -> None:
     assert {name.removeprefix("headrace_engine_") for name, kind in kinds.items() if kind == "gauge"} == {
         *("requests_running", "requests_waiting", "queued_tokens", "kv_waste_ratio", "kv_cache_usage_ratio"),
         *("blocks", "blocks_in_use", "blocks_evictable"),
+        *("prefix_index_state", "prefix_index_queued_claims"),
     }
     assert {name for name, kind in kinds.items() if kind not in ("gauge", "counter")} == {
         "headrace_engine_step_seconds"
@@ -107,14 +110,18 @@ def test_nothing_is_told_twice_as_a_time_of_creation(rig: Rig) -> None:
     assert "_created" not in generate_latest(rig.metrics.registry).decode()
 
 
-def test_no_label_but_the_few_reasons_of_a_miss(rig: Rig) -> None:
+def test_no_label_but_the_few_reasons_of_a_miss_and_the_states_of_the_index(rig: Rig) -> None:
     labels = {
         (sample.name.removeprefix("headrace_engine_"), *sample.labels)
         for family in rig.families()
         for sample in family.samples
         if sample.labels
     }
-    assert labels == {("prefix_cache_miss_tokens_total", "reason"), ("step_seconds_bucket", "le")}
+    assert labels == {
+        ("prefix_cache_miss_tokens_total", "reason"),
+        ("prefix_index_state", "state"),
+        ("step_seconds_bucket", "le"),
+    }
 
 
 def test_steps_and_their_tokens_are_counted(rig: Rig) -> None:
@@ -134,6 +141,21 @@ def test_broken_invariants_are_counted_from_zero(rig: Rig) -> None:
     assert rig.read()["headrace_engine_integrity_errors_total"] == 0
     rig.metrics.integrity_errors.inc()
     assert rig.read()["headrace_engine_integrity_errors_total"] == 1
+
+
+@pytest.mark.parametrize("state", ["exact", "degraded", "off"])
+def test_the_index_is_in_one_state(rig: Rig, state: Any) -> None:
+    rig.index = IndexFigures(state)
+    read = rig.read()
+    states = {one: read[f"headrace_engine_prefix_index_state[{one}]"] for one in ("exact", "degraded", "off")}
+    assert states == {"exact": 0, "degraded": 0, "off": 0} | {state: 1}
+
+
+def test_what_is_told_to_the_index_is_counted(rig: Rig) -> None:
+    rig.index = IndexFigures(queued=2, published_total=3, repaired_total=4, failures_total=5)
+    read = rig.read()
+    names = ("queued_claims", "published_claims_total", "repaired_claims_total", "failures_total")
+    assert [read[f"headrace_engine_prefix_index_{name}"] for name in names] == [2, 3, 4, 5]
 
 
 def test_two_replicas_of_one_process_have_their_own_numbers(rig: Rig) -> None:

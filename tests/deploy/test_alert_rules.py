@@ -155,6 +155,8 @@ FAULTS = (
         "headrace_engine_failed_requests_total",
     ),
     Fault("idle taken for stalled", "one replica stands", "requests_waiting > 0", "requests_waiting >= 0"),
+    Fault("only a Redis that is away", "the prefix index", '{state="exact"}) == 0', '{state="off"}) == 1'),
+    Fault("every state for itself", "the prefix index", '_state{state="exact"}) ==', "_state) =="),
     Fault("every process of the machine", "a process that", 'up{process=~"gateway|replica"}', "up"),
     Fault("half may be missing", "gateways are scraped", ' or absent(up{process="replica"})', ""),
 )

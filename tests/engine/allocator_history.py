@@ -11,6 +11,7 @@ from collections import Counter
 from random import Random
 
 from engine.block_allocator import BlockAllocator
+from engine.block_events import NOBODY, BlockListener
 from engine.config import EngineConfig
 from engine.request_state import RequestState
 from tests.builders import make_request
@@ -22,8 +23,8 @@ _UNWRITTEN = -1
 class AllocatorHistory:
     """Owns an allocator, the requests on it, and the content of its blocks."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self.allocator = BlockAllocator(config)
+    def __init__(self, config: EngineConfig, listener: BlockListener = NOBODY) -> None:
+        self.allocator = BlockAllocator(config, listener)
         self.live: list[RequestState] = []
         self.done: Counter[str] = Counter()
         self._tokens: dict[RequestState, list[int]] = {}

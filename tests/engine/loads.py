@@ -13,6 +13,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
+from engine.block_events import NOBODY, BlockListener
 from engine.config import EngineConfig
 from engine.policy import FirstComeFirstServed
 from engine.request import Request, RequestOutput
@@ -98,6 +99,7 @@ class Run:
     """One history, played on a scheduler and a tape executor."""
 
     config: EngineConfig
+    listener: BlockListener = NOBODY
     requests: dict[str, Request] = field(default_factory=dict)
     outputs: dict[Key, list[RequestOutput]] = field(default_factory=dict)
     num_failed_steps: int = 0
@@ -105,7 +107,9 @@ class Run:
     num_copies: int = 0
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.config, FirstComeFirstServed(), eos_token_ids=[EOS])
+        self.scheduler = Scheduler(
+            self.config, FirstComeFirstServed(), eos_token_ids=[EOS], listener=self.listener
+        )
         self.tapes: dict[str, tuple[int, ...]] = {}
         self.executor = TapeExecutor(
             TapeSpec(self.tapes), num_blocks=self.config.num_blocks, block_size=self.config.block_size

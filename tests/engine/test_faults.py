@@ -7,9 +7,9 @@ import pytest
 from engine.core import EngineCore
 from engine.faults import FaultyExecutor, parse_faults
 from engine.policy import FirstComeFirstServed
-from engine.request import TokenLogprobs
+from engine.request import SamplingParams, TokenLogprobs
 from engine.scheduler import Scheduler
-from engine.step import StepPlan, StepResult
+from engine.step import ScheduledRequest, StepPlan, StepResult
 from engine.tape import ANY_PROMPT, TapeExecutor, TapeSpec
 from tests.builders import EOS, FakeClock, make_config, make_request, run_to_end, tokens_of
 
@@ -41,6 +41,7 @@ def step(spec: str, number: int) -> StepResult:
         *("", "raise", "raise@", "raise@x", "raise@-1", "burn@3", "raise@3,", "raise@1;nan@2:0", "raise@1 "),
         *("raise@3:1", "memory@3:0", "nan@3", "nan@3:", "nan@3:1.5", "nan@3:-1"),
         *("hang@3", "hang@3:inf", "hang@3+10"),
+        *("poison", "poison:", "poison:x", "poison@3:7"),
     ],
 )
 def test_a_spec_that_says_nothing_clear_is_refused_by_its_part(spec: str) -> None:
@@ -75,6 +76,15 @@ def test_a_step_hangs_for_its_seconds() -> None:
     for number in (1, 2, 3):
         assert executor.submit(StepPlan(number, ())).result().token_ids == (7, 8)
     assert slept == [10, 0.5, 0.5]
+
+
+def test_a_step_that_computes_the_poison_ends_the_process() -> None:
+    ended: list[int] = []
+    executor = FaultyExecutor(TwoRows(), parse_faults("poison:7"), end=ended.append)
+    for token_ids in ((5, 6), (6, 7, 8)):
+        row = ScheduledRequest("r", token_ids, 0, (1,), None, SamplingParams(max_tokens=1))
+        executor.submit(StepPlan(1, (row,)))
+    assert ended == [1]
 
 
 def test_a_reset_reaches_the_executor() -> None:
