@@ -1,22 +1,23 @@
-"""Which replica a request goes to: a pure function of what the gateway knows.
+"""Which replica a request goes to: what a policy is told, what it answers.
 
-Algorithm: least token load = prompt tokens that the replica would have to prefill for this request
-+ prompt tokens accepted there and not yet computed + what was routed and is not yet in its counters
-+ one block for each request that is there; until a prefix index tells what is cached, all of the prompt
-counts as uncached. Ties are broken by the given generator.
-Failure mode: counters are as old as the link's last message (≤ 0.25 s when idle), so a burst inside
-that time is spread by the in-flight term alone.
+The policies are in `cluster/policies/`, one small file each. All are pure: they see what the gateway knows
+of its replicas now, and are given their randomness.
+
+Sessions need no stickiness. All that a replica keeps from one request to the next is KV under block
+hashes, so what a follow-up can gain is its cached prefix: a conversation repeats its own text, and where
+its blocks are is looked up for each request. A session whose requests have no text in common would gain
+nothing at the replica that it was at before, and a pin would only take the choice from the load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from engine.config import BLOCK_SIZE
+Routing = Literal["token-load", "round-robin", "least-load", "power-of-two", "affinity"]
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
@@ -24,10 +25,19 @@ class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
 
     replica_id: str
     queued_tokens: int
+    """Prompt tokens accepted there and not yet computed, as it last told."""
     in_flight_tokens: int
+    """Uncached prompt tokens that this gateway routed there and that are not in its counters yet."""
     num_running: int
+    """Requests that run or wait there, as it last told."""
     cached_tokens: int = 0
     """Of this request's prompt, as far as the gateway knows."""
+    num_in_flight: int = 0
+    """Requests that this gateway routed there and that are not in its counters yet."""
+
+    @property
+    def num_requests(self) -> int:
+        return self.num_running + self.num_in_flight
 
 
 class Prompt(NamedTuple):
@@ -36,6 +46,8 @@ class Prompt(NamedTuple):
     num_tokens: int
     affinity_key: bytes = b""
     """Alike for prompts of one tenant that begin alike: hash of the first indexed block, empty if none."""
+    share: float = 0.0
+    """Part of the traffic, in [0, 1), that begins with as much of the prompt as some candidate has cached."""
 
 
 class RoutingPolicy(Protocol):
@@ -44,16 +56,10 @@ class RoutingPolicy(Protocol):
         ...
 
 
-def token_load(replica: ReplicaLoad, prompt_tokens: int) -> int:
-    uncached = max(prompt_tokens - replica.cached_tokens, 1)
-    return uncached + replica.queued_tokens + replica.in_flight_tokens + BLOCK_SIZE * replica.num_running
-
-
-def choose_replica(candidates: Sequence[ReplicaLoad], prompt_tokens: int, rng: Random) -> str | None:
-    """The id of the candidate with the least token load, or None if there is no candidate."""
-    if not candidates:
-        return None
-    loads = [token_load(replica, prompt_tokens) for replica in candidates]
-    least = min(loads)
-    best = [replica for replica, load in zip(candidates, loads, strict=True) if load == least]
-    return rng.choice(best).replica_id
+def choose_least(
+    candidates: Sequence[ReplicaLoad], cost: Callable[[ReplicaLoad], int], rng: Random
+) -> ReplicaLoad:
+    """The candidate that costs least; of several, one by `rng`."""
+    costs = [cost(replica) for replica in candidates]
+    least = min(costs)
+    return rng.choice([replica for replica, one in zip(candidates, costs, strict=True) if one == least])
