@@ -50,6 +50,10 @@ class StepMessage(msgspec.Struct, frozen=True, tag="step", array_like=True):
 LinkMessage = Hello | StepMessage
 
 
+LEAVING = "leaving"
+"""Code of a submit that a replica refuses because it is about to end."""
+
+
 class SubmitReply(msgspec.Struct, frozen=True, array_like=True):
     """A submit is acknowledged at once: accepted, or refused with a code of `cluster/api/errors.py`."""
 
@@ -90,6 +94,10 @@ class TokenLink(Protocol):
 
 class LinkDown(Exception):
     """The replica behind a link is gone or cannot be reached."""
+
+
+class ReplicaLeft(LinkDown):
+    """The replica leaves by plan, and what runs there has to go on elsewhere."""
 
 
 _encoder = msgspec.msgpack.Encoder()

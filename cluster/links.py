@@ -3,24 +3,18 @@
 `Links` is the one owner of every link's state and of the inboxes of running requests. One task a
 replica follows its `attach` stream; a stream that breaks, stays silent or skips an output index is
 a dead link: its requests fail with `LinkDown`, and it gets no work until it has said hello again.
+A replica that leaves finishes what runs there, until the drain limit: the rest fails with `ReplicaLeft`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
-from cluster.link import (
-    SUSPECT_AFTER_S,
-    Abort,
-    Hello,
-    LinkDown,
-    LinkMessage,
-    SubmitReply,
-    TokenLink,
-)
+from cluster.link import Abort, Hello, LinkDown, LinkMessage, ReplicaLeft, StepMessage, SubmitReply, TokenLink
+from cluster.link_state import NEVER, LinkState
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
@@ -34,34 +28,11 @@ MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 
 
-class _Link:
-    """State of one replica's link. Only `Links` touches it."""
+LeaveAborts = Callable[[int, tuple[Abort, ...]], Awaitable[None]]
+"""Leaves aborts for an incarnation that cannot be called any more, where it reads them by itself."""
 
-    def __init__(self, replica_id: str, calls: TokenLink) -> None:
-        self.replica_id = replica_id
-        self.calls = calls
-        self.hello: Hello | None = None
-        self.counters: EngineCounters | None = None
-        self.last_heard = float("-inf")
-        self.is_leaving = False
-        self.in_flight: dict[str, int] = {}
-        self.acknowledged: set[str] = set()
-        """Accepted since the last message."""
-        self.taken_in: set[str] = set()
-        """Accepted before the last message; the next one's counters hold them for certain."""
-        self.inboxes: dict[str, TokenInbox] = {}
-        self.task: asyncio.Task[None] | None = None
-        self.emptied: asyncio.Event | None = None
-        """Set once the last request of a leaving replica has ended."""
 
-    def load(self) -> ReplicaLoad:
-        counters = self.counters
-        return ReplicaLoad(
-            replica_id=self.replica_id,
-            queued_tokens=counters.queued_tokens if counters else 0,
-            in_flight_tokens=sum(self.in_flight.values()),
-            num_running=counters.requests_running + counters.requests_waiting if counters else 0,
-        )
+async def _nowhere(incarnation: int, aborts: tuple[Abort, ...]) -> None: ...
 
 
 class Links:
@@ -73,17 +44,23 @@ class Links:
         clock: Callable[[], float],
         on_discarded: Callable[[int], None] = lambda tokens: None,
         *,
+        drain_limit_s: float = 30.0,
+        leave_aborts: LeaveAborts = _nowhere,
         on_timing: Callable[[Timing], None] = lambda timing: None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._connect = connect
         self._clock = clock
         self._on_discarded = on_discarded
+        self._drain_limit_s = drain_limit_s
+        self._leave_aborts = leave_aborts
         self._on_timing = on_timing
         self._on_lost = on_lost
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, LinkState] = {}
         self._listed: frozenset[str] = frozenset()
         self._is_admitting = True
+        self._arrived = asyncio.Event()
+        """Set and replaced whenever a replica can take work that could not before."""
         self._chores: set[asyncio.Task[None]] = set()
 
     # --- who is there ----------------------------------------------------------------------
@@ -92,11 +69,11 @@ class Links:
         """The replicas that the router lists now. One that left gets no new work and ends its running."""
         self._listed = replica_ids
         for link in self._links.values():
-            if link.replica_id not in replica_ids and not link.is_leaving:
-                link.is_leaving = True
+            if link.replica_id not in replica_ids and not link.is_delisted:
+                link.is_delisted = True
                 self._start_chore(self._finish(link))
         for replica_id in replica_ids - self._links.keys():
-            link = _Link(replica_id, self._connect(replica_id))
+            link = LinkState(replica_id, self._connect(replica_id))
             link.task = asyncio.ensure_future(self._follow(link))
             self._links[replica_id] = link
 
@@ -105,11 +82,15 @@ class Links:
         if not self._is_admitting:
             return []
         now = self._clock()
-        return [
-            link.load()
-            for link in self._links.values()
-            if link.hello is not None and not link.is_leaving and now - link.last_heard <= SUSPECT_AFTER_S
-        ]
+        return [link.load() for link in self._links.values() if link.can_work(now)]
+
+    async def arrival(self) -> None:
+        """Returns when a replica can take work that could not before."""
+        await self._arrived.wait()
+
+    def hellos(self) -> list[Hello]:
+        """Of the replicas that can take work."""
+        return [self.hello(load.replica_id) for load in self.candidates()]
 
     def hello(self, replica_id: str) -> Hello:
         """Raises `LinkDown` if the replica is not linked."""
@@ -133,15 +114,17 @@ class Links:
             task.cancel()
         await asyncio.gather(*tasks, *self._chores, return_exceptions=True)
         for link in self._links.values():
-            self._take_down(link, LinkDown("the gateway is closing"))
+            link.take_down(LinkDown("the gateway is closing"))
         self._links.clear()
 
     # --- requests --------------------------------------------------------------------------
 
     async def submit(
-        self, replica_id: str, request: Request, uncached_tokens: int
+        self, replica_id: str, request: Request, uncached_tokens: int, wake: asyncio.Event
     ) -> TokenInbox | SubmitReply:
         """The request's inbox, or the reply that refuses it. Raises `LinkDown`.
+
+        `wake` is set when the inbox has something to read.
 
         Unless an inbox is returned, nothing stays taken: a call whose fate is unknown (timed out,
         cancelled, the link broken meanwhile) is followed by an abort, which the replica remembers if
@@ -149,19 +132,21 @@ class Links:
         """
         hello = self.hello(replica_id)
         link = self._links[replica_id]
-        inbox = TokenInbox(request, replica_id)
+        inbox = TokenInbox(request, replica_id, wake)
         link.inboxes[request.request_id] = inbox
         link.in_flight[request.request_id] = uncached_tokens
         try:
             reply = await link.calls.submit(request)
             if link.hello is not hello:
                 raise LinkDown("the link broke while the request was on its way")
-        except BaseException:
-            self._drop(link, request.request_id)
+        except BaseException as error:
+            if isinstance(error, LinkDown):
+                link.last_heard = NEVER  # no pick until it speaks again
+            link.drop(request.request_id)
             self._start_chore(self._send_abort(link, Abort(request.request_id)))
             raise
         if not reply.accepted:
-            self._drop(link, request.request_id)
+            link.drop(request.request_id)
             return reply
         link.acknowledged.add(request.request_id)
         return inbox
@@ -180,19 +165,16 @@ class Links:
         if was_live:
             self._start_chore(self._send_abort(link, Abort(inbox.request_id, sibling)))
         if not inbox.is_live():
-            self._drop(link, inbox.request_id)
+            link.drop(inbox.request_id)
 
-    async def _send_abort(self, link: _Link, abort: Abort) -> None:
-        with suppress(LinkDown):
+    async def _send_abort(self, link: LinkState, abort: Abort) -> None:
+        """A leaving replica cannot be called any more; its stream may still be there."""
+        hello = link.hello
+        try:
             await link.calls.abort((abort,))
-
-    def _drop(self, link: _Link, request_id: str) -> None:
-        link.in_flight.pop(request_id, None)
-        link.acknowledged.discard(request_id)
-        link.taken_in.discard(request_id)
-        link.inboxes.pop(request_id, None)
-        if link.emptied is not None and not link.inboxes:
-            link.emptied.set()
+        except LinkDown:
+            if hello is not None:
+                await self._leave_aborts(hello.incarnation, (abort,))
 
     def _start_chore(self, work: Coroutine[None, None, None]) -> None:
         """Work that must outlive the request that asked for it, cancelled client or not."""
@@ -202,7 +184,7 @@ class Links:
 
     # --- one link --------------------------------------------------------------------------
 
-    async def _follow(self, link: _Link) -> None:
+    async def _follow(self, link: LinkState) -> None:
         backoff = MIN_BACKOFF_S
         while True:
             reason = await self._read_until_broken(link)
@@ -210,18 +192,17 @@ class Links:
                 backoff = MIN_BACKOFF_S
                 log.warning("link to replica %s is down: %s", link.replica_id, reason)
                 self._on_lost()
-            self._take_down(link, reason)
+            link.take_down(reason)
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
 
-    async def _read_until_broken(self, link: _Link) -> LinkDown:
+    async def _read_until_broken(self, link: LinkState) -> LinkDown:
         stream = link.calls.attach()
         try:
             while True:
                 async with asyncio.timeout(DEAD_AFTER_S):
                     message = await anext(stream)
-                link.last_heard = self._clock()
-                self._receive(link, message)
+                self._hear(link, message)
         except TimeoutError:
             return LinkDown(f"silent for {DEAD_AFTER_S} s")
         except StopAsyncIteration:
@@ -237,12 +218,23 @@ class Links:
                 with suppress(Exception):  # it is broken already
                     await close()
 
-    def _receive(self, link: _Link, message: LinkMessage) -> None:
+    def _hear(self, link: LinkState, message: LinkMessage) -> None:
+        could_work = link.can_work(self._clock())
+        link.last_heard = self._clock()
         if isinstance(message, Hello):
             link.hello = message
-            return
+        else:
+            self._receive(link, message)
+        if link.can_work(link.last_heard) and not could_work:
+            self._arrived.set()
+            self._arrived = asyncio.Event()
+
+    def _receive(self, link: LinkState, message: StepMessage) -> None:
         link.counters = message.counters
-        self._forget_reported(link)
+        link.forget_reported()
+        if message.is_leaving and not link.is_leaving:
+            link.is_leaving = True
+            self._start_chore(self._drain(link))
         for output in message.outputs:
             if output.timing is not None:  # also of one that nobody waits for any more
                 self._on_timing(output.timing)
@@ -252,33 +244,21 @@ class Links:
                 continue
             inbox.put(output)
             if not inbox.is_live():
-                self._drop(link, output.request_id)
+                link.drop(output.request_id)
 
-    def _forget_reported(self, link: _Link) -> None:
-        """What was routed counts until the second message after its reply.
+    async def _drain(self, link: LinkState) -> None:
+        """Running requests end there within the drain limit; what is left then goes on elsewhere."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_limit_s):
+                while link.inboxes:
+                    link.emptied.clear()
+                    await link.emptied.wait()
+        for request_id in link.fail(ReplicaLeft(f"replica {link.replica_id} leaves")):
+            self._start_chore(self._send_abort(link, Abort(request_id)))
 
-        The replica replies at once and takes the request in after the step that is running, so that
-        step's message does not hold it yet.
-        """
-        for request_id in link.taken_in:
-            link.in_flight.pop(request_id, None)
-        link.taken_in, link.acknowledged = link.acknowledged, set()
-
-    def _take_down(self, link: _Link, reason: LinkDown) -> None:
-        link.hello = None
-        link.counters = None
-        link.in_flight.clear()
-        link.acknowledged.clear()
-        link.taken_in.clear()
-        for request_id, inbox in tuple(link.inboxes.items()):
-            self._drop(link, request_id)
-            inbox.fail(reason)
-
-    async def _finish(self, link: _Link) -> None:
-        """A replica that left the list: its running requests end there, then the stream is closed."""
-        if link.inboxes:
-            link.emptied = asyncio.Event()
-            await link.emptied.wait()
+    async def _finish(self, link: LinkState) -> None:
+        """A replica that left the list: once it is drained its stream is closed."""
+        await self._drain(link)
         assert link.task is not None
         link.task.cancel()
         with suppress(asyncio.CancelledError):

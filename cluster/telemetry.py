@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -67,6 +74,13 @@ class Telemetry:
             "stale_keys", "Requests let in by a key looked up before Redis went away"
         )
         self._lost_links = self._counter("lost_links", "Links to replicas that broke or fell silent")
+        self._resumed = self._counter(
+            "resumed_requests", "Running requests that went on at another replica, by reason", "reason"
+        )
+        self._poisonous = self._counter(
+            "poisonous_requests", "Requests refused because their replicas were lost again and again"
+        )
+        self._steering = _Steering(self._counter, self.registry)
         self._requests = self._counter("requests", "HTTP requests by status and route", "code", "route")
 
     @property
@@ -117,6 +131,21 @@ class Telemetry:
         The second, too, for one whose health check failed may be asked to leave just before it dies.
         """
         self._lost_links.inc()
+
+    def count_resumed(self, reason: str) -> None:
+        """`lost`: its replica died; `left`: it left and did not wait; `failed_step`."""
+        self._resumed.labels(reason).inc()
+
+    def count_poisonous(self) -> None:
+        self._poisonous.inc()
+
+    def count_prediction(self, predicted_tokens: int, actual_tokens: int) -> None:
+        """Once for each routing decision: cached prompt tokens as thought, and as its replica found."""
+        self._steering.count_prediction(predicted_tokens, actual_tokens)
+
+    def count_lookup(self, is_ok: bool) -> None:
+        """Of the prefix index, once for each request that asked it."""
+        self._steering.count_lookup(is_ok)
 
     def count_request(self, status: int, route: str | None) -> None:
         """`route` is the route's template; None for a path that is none of ours."""
@@ -196,6 +225,33 @@ class _PrefixUse:
             self._misses.labels(tenant, reason).inc(getattr(usage.lookup, f"{reason}_tokens"))
         if usage.lookup.diverged_at is not None:
             self._diverged_at.labels(tenant).observe(usage.lookup.diverged_at)
+
+
+class _Steering:
+    """What the gateway knew of the replicas' caches when it routed, against what was there."""
+
+    def __init__(self, counter: Callable[..., Counter], registry: CollectorRegistry) -> None:
+        self._predicted = counter("predicted_cached_tokens", "Prompt tokens thought cached where they went")
+        self._missed = counter(
+            "mispredicted_cached_tokens",
+            "Prompt tokens that were thought cached and were not (over), or the other way round (under)",
+            "direction",
+        )
+        self._lookups = counter("prefix_index_lookups", "Look-ups in the prefix index", "result")
+        self._state = Gauge(
+            "headrace_prefix_index_up",
+            "1 if the last look-up in the prefix index was answered; without, requests are routed by load",
+            registry=registry,
+        )
+
+    def count_prediction(self, predicted_tokens: int, actual_tokens: int) -> None:
+        self._predicted.inc(predicted_tokens)
+        self._missed.labels("over").inc(max(0, predicted_tokens - actual_tokens))
+        self._missed.labels("under").inc(max(0, actual_tokens - predicted_tokens))
+
+    def count_lookup(self, is_ok: bool) -> None:
+        self._lookups.labels("ok" if is_ok else "failed").inc()
+        self._state.set(is_ok)
 
 
 _GAUGES = {

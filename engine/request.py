@@ -111,3 +111,7 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """With the finish only."""
     lookup: PrefixStats | None = None
     """With `num_cached_tokens`: why not more was cached; None if no lookup was counted, as on resumption."""
+
+    @property
+    def is_failure(self) -> bool:
+        return self.finish_reason in ("error", "abort")

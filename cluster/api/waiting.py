@@ -28,6 +28,15 @@ async def unless(work: Awaitable[T], *ends: tuple[Awaitable[object], Exception])
     raise error
 
 
+async def first_of(*works: Awaitable[object]) -> None:
+    """Returns when one of them has ended; the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await end_all(*tasks)
+
+
 async def end_all(*tasks: asyncio.Future[Any]) -> None:
     """Cancels what is not done and waits until all of it is."""
     for task in tasks:

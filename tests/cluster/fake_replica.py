@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
+from cluster.admission import Admitted, Lookup
 from cluster.api.errors import ApiError
 from cluster.link import Abort, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
 from cluster.links import Links
+from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput, SamplingParams
 from tenants.tenant import Tenant
 
+DRAIN_LIMIT_S = 0.05
 IDLE = EngineCounters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0)
 
 
 def hello(replica_id: str, hash_root: bytes = b"root") -> Hello:
-    return Hello(replica_id, 1, "tiny", "r1", hash_root, 16, 512, 4, 100)
+    return Hello(replica_id, ord(replica_id[0]), "tiny", "r1", hash_root, 16, 512, 4, 100)
 
 
 def request(request_id: str = "r", n: int = 1) -> Request:
@@ -44,6 +47,8 @@ class FakeReplica:
         self.submitted: list[Request] = []
         self.aborted: list[Abort] = []
         self.reply: SubmitReply | LinkDown | asyncio.Event = SubmitReply(accepted=True)
+        self.is_unreachable = False
+        """Calls to it fail; its stream goes on."""
         self.attached_again = asyncio.Event()
         self._attached = 0
         self._stream: asyncio.Queue[LinkMessage | Exception] = asyncio.Queue()
@@ -58,6 +63,8 @@ class FakeReplica:
         return self.reply
 
     async def abort(self, aborts: tuple[Abort, ...]) -> None:
+        if self.is_unreachable:
+            raise LinkDown("it is not listed any more")
         self.aborted += aborts
 
     async def report(self, report: Report) -> None: ...
@@ -73,8 +80,8 @@ class FakeReplica:
                 raise message
             yield message
 
-    def say(self, *rows: RequestOutput, counters: EngineCounters = IDLE) -> None:
-        self._stream.put_nowait(StepMessage(outputs=rows, counters=counters))
+    def say(self, *rows: RequestOutput, counters: EngineCounters = IDLE, is_leaving: bool = False) -> None:
+        self._stream.put_nowait(StepMessage(outputs=rows, counters=counters, is_leaving=is_leaving))
 
     def die(self) -> None:
         self.fail(LinkDown("killed"))
@@ -88,10 +95,21 @@ class LinkRig:
         self.now = 0.0
         self.discarded = 0
         self.replicas: dict[str, FakeReplica] = {}
-        self.links = Links(self.replica, lambda: self.now, self._discard)
+        self.left: list[tuple[int, Abort]] = []
+        """Aborts that were left for an incarnation that could not be called."""
+        self.links = Links(
+            self.replica,
+            lambda: self.now,
+            self._discard,
+            drain_limit_s=DRAIN_LIMIT_S,
+            leave_aborts=self._leave,
+        )
 
     def replica(self, replica_id: str) -> FakeReplica:
         return self.replicas.setdefault(replica_id, FakeReplica(replica_id))
+
+    async def _leave(self, incarnation: int, aborts: tuple[Abort, ...]) -> None:
+        self.left += [(incarnation, abort) for abort in aborts]
 
     def _discard(self, tokens: int) -> None:
         self.discarded += tokens
@@ -100,16 +118,26 @@ class LinkRig:
         return {load.replica_id for load in self.links.candidates()}
 
 
-class Admitted:
-    """Lets everybody in, as the record stands; or refuses."""
+class OpenDoor:
+    """Lets everybody in, as the record stands; or refuses. The index claims what it is told to."""
 
     def __init__(self) -> None:
         self.refusal: ApiError | None = None
+        self.claims: dict[int, int] = {}
+        self.lookups: list[Lookup] = []
 
-    async def admit(self, tenant: Tenant) -> Tenant:
+    async def admit(self, tenant: Tenant, lookups: Sequence[Lookup]) -> Admitted:
+        self.lookups += lookups
         if self.refusal is not None:
             raise self.refusal
-        return tenant
+        return Admitted(tenant, self.claims)
+
+
+async def got(inbox: TokenInbox) -> RequestOutput:
+    """What comes next, waited for."""
+    while (output := inbox.take()) is None:  # noqa: ASYNC110  its own event is the generation's
+        await asyncio.sleep(0)
+    return output
 
 
 async def settle() -> None:

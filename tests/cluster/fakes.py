@@ -17,12 +17,14 @@ from starlette.types import ASGIApp
 from cluster.api.app import build_app
 from cluster.api.services import Services
 from cluster.generation import GenerationRequest, TextDelta, Usage
+from cluster.rollout import Rollout
 from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
 from engine.request import Timing
 from engine.tokenizer import ByteTokenizer
 from tenants.api_key import ApiKey, Scope, hash_key, new_key, new_key_id
 from tenants.auth import Authenticator
+from tenants.store import Conflict, NotFound
 from tenants.store_memory import MemoryTenantStore
 from tenants.tenant import Tenant
 
@@ -162,6 +164,27 @@ class InlineExecutor(Executor):
         return future
 
 
+class MemoryRollouts:
+    """Rollouts without a launcher: none ever goes on."""
+
+    def __init__(self) -> None:
+        self.asked: list[Rollout] = []
+
+    async def ask(self, rollout: Rollout) -> None:
+        if self.asked:
+            raise Conflict(f"rollout {self.asked[0].rollout_id} is not over yet")
+        self.asked.append(rollout)
+
+    async def get(self, rollout_id: str) -> Rollout:
+        for rollout in self.asked:
+            if rollout.rollout_id == rollout_id:
+                return rollout
+        raise NotFound(f"there is no rollout {rollout_id}")
+
+    async def list_all(self) -> list[Rollout]:
+        return list(self.asked)
+
+
 class FakeGateway:
     """The real app over fakes, and a key of each scope."""
 
@@ -177,6 +200,7 @@ class FakeGateway:
             "generator": self.generator,
             "authenticator": Authenticator(self.store, SECRET, lambda: WALL_TIME),
             "store": self.store,
+            "rollouts": MemoryRollouts(),
             "secret": SECRET,
             "tokenizer": tokenizer,
             "chat_template": ChatTemplate(TEMPLATE, tokenizer),

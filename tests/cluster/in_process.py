@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from cluster.cluster_generator import ClusterGenerator
+from cluster.dispatcher import Dispatcher
 from cluster.engine_host import EngineHost
 from cluster.link import (
     Abort,
@@ -29,6 +30,8 @@ from cluster.link import (
     encode,
 )
 from cluster.links import Links
+from cluster.policies import routing_policy
+from cluster.telemetry import Telemetry
 from engine.core import EngineCore
 from engine.executor import Done
 from engine.policy import FirstComeFirstServed
@@ -39,8 +42,8 @@ from engine.tape import TapeExecutor, TapeSpec
 from engine.tokenizer import ByteTokenizer
 from tests.builders import BLOCK_SIZE, EOS, make_config
 from tests.builders_tenants import SECRET
-from tests.cluster.fake_replica import Admitted
-from tests.cluster.fakes import FakeGateway
+from tests.cluster.fake_replica import OpenDoor
+from tests.cluster.fakes import FakeGateway, InlineExecutor
 
 
 class SiblingTape(TapeExecutor):
@@ -154,7 +157,13 @@ class InProcess(FakeGateway):
         self.links = Links(lambda replica_id: self.link, lambda: 0.0)  # never suspect, however busy
         tokenizer = tokenizer or ByteTokenizer()
         generator = ClusterGenerator(
-            self.links, Admitted(), tokenizer.token_bytes, SECRET, Random(0), lambda tokens: None
+            self.links,
+            Dispatcher(self.links, routing_policy("token-load"), Random(0), lambda: 0.0),
+            OpenDoor(),
+            tokenizer.token_bytes,
+            SECRET,
+            InlineExecutor(),
+            Telemetry(dict),
         )
         super().__init__(
             generator=generator,

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 
-from cluster.admission import Admission
+from cluster.admission import Admission, Lookup
 from cluster.api.errors import ApiError
+from cluster.prefix_index import Changes
+from cluster.prefix_index_redis import RedisPrefixIndex, entries_of
+from engine.block_hash import hash_blocks
 from tenants.redis_client import connect
 from tenants.store_redis import TENANTS_KEY
 from tenants.tenant import Tenant
@@ -33,6 +38,10 @@ def degraded() -> Degraded:
     return Degraded()
 
 
+def admission_of(client: Redis, degraded: Degraded, lookups: list[bool] | None = None) -> Admission:
+    return Admission(client, RedisPrefixIndex(client), degraded, ([] if lookups is None else lookups).append)
+
+
 async def put(redis: Redis, tenant: Tenant) -> None:
     await redis.hset(TENANTS_KEY, tenant.tenant_id, msgspec.json.encode(tenant))
 
@@ -48,29 +57,94 @@ class TestTheRecord:
         self, redis: Redis, degraded: Degraded
     ) -> None:
         await put(redis, a_tenant(tier="paid"))
-        assert await Admission(redis, degraded).admit(a_tenant(tier="free")) == a_tenant(tier="paid")
+        admitted = await admission_of(redis, degraded).admit(a_tenant(tier="free"))
+        assert admitted == (a_tenant(tier="paid"), {})
         assert degraded.count == 0
 
     async def test_of_a_deleted_tenant_is_401(self, redis: Redis, degraded: Degraded) -> None:
-        error = await refused(Admission(redis, degraded), a_tenant())
+        error = await refused(admission_of(redis, degraded), a_tenant())
         assert (error.status, error.code) == (401, "invalid_api_key")
 
     async def test_of_a_disabled_tenant_is_403(self, redis: Redis, degraded: Degraded) -> None:
         await put(redis, switched_off(a_tenant()))
-        error = await refused(Admission(redis, degraded), a_tenant())
+        error = await refused(admission_of(redis, degraded), a_tenant())
         assert (error.status, error.code) == (403, "tenant_disabled")
 
     async def test_that_is_not_ours_lets_nobody_in(self, redis: Redis, degraded: Degraded) -> None:
         await redis.hset(TENANTS_KEY, "acme", b"\x80\x04N.")
-        error = await refused(Admission(redis, degraded), a_tenant())
+        error = await refused(admission_of(redis, degraded), a_tenant())
         assert (error.status, error.code) == (503, "store_unavailable")
         assert degraded.count == 0
 
     async def test_under_a_key_of_another_type_lets_nobody_in(self, redis: Redis, degraded: Degraded) -> None:
         await redis.set(TENANTS_KEY, "a string")
-        error = await refused(Admission(redis, degraded), a_tenant())
+        error = await refused(admission_of(redis, degraded), a_tenant())
         assert (error.status, error.code) == (503, "store_unavailable")
         assert degraded.count == 0
+
+
+ROOT = b"r" * 16
+CHAIN = hash_blocks(ROOT, range(128), 16)
+LOOKUP = Lookup(ROOT, CHAIN, (1, 2))
+
+
+class TestTheIndex:
+    async def test_s_claims_come_with_the_tenant(self, redis: Redis, degraded: Degraded) -> None:
+        await put(redis, a_tenant())
+        index = RedisPrefixIndex(redis)
+        for incarnation, stored in ((1, (CHAIN[3], CHAIN[7])), (2, (CHAIN[3],)), (3, (CHAIN[3],))):
+            await index.claim(incarnation)
+            await index.publish(incarnation, [Changes(ROOT, stored)], frozenset())
+        seen: list[bool] = []
+        admitted = await admission_of(redis, degraded, seen).admit(a_tenant(), [LOOKUP])
+        assert admitted == (a_tenant(), {1: 8, 2: 4})
+        assert seen == [True]
+
+    async def test_is_asked_in_the_tenant_s_own_round_trip(
+        self, redis: Redis, degraded: Degraded, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await put(redis, a_tenant())
+        sent: list[int] = []
+        execute = Pipeline.execute
+
+        async def counted(pipeline: Pipeline, **options: Any) -> Any:
+            sent.append(len(pipeline))
+            return await execute(pipeline, **options)
+
+        monkeypatch.setattr(Pipeline, "execute", counted)
+        await admission_of(redis, degraded).admit(a_tenant(), [LOOKUP, LOOKUP])
+        assert sent == [3]
+
+    @pytest.mark.parametrize("fault", ["script forgotten", "entry is no string"])
+    async def test_that_fails_alone_costs_its_claims_only(
+        self, redis: Redis, degraded: Degraded, fault: str
+    ) -> None:
+        await put(redis, a_tenant())
+        if fault == "script forgotten":
+            await redis.script_flush()
+        else:
+            await RedisPrefixIndex(redis).look_up(*LOOKUP)
+            for block_hash in (CHAIN[3], CHAIN[7]):
+                await redis.rpush(entries_of(ROOT).encode() + block_hash, "x")
+        seen: list[bool] = []
+        admitted = await admission_of(redis, degraded, seen).admit(a_tenant(), [LOOKUP])
+        assert admitted == (a_tenant(), {})
+        assert degraded.count == 0
+        assert seen in ([False], [True])  # an entry that is none of ours may count as empty
+
+    async def test_is_away_with_redis(self, tmp_path: Path, degraded: Degraded) -> None:
+        client = connect(f"unix://{tmp_path}/nobody.sock")
+        seen: list[bool] = []
+        admitted = await admission_of(client, degraded, seen).admit(a_tenant(), [LOOKUP])
+        assert admitted == (a_tenant(), {})
+        assert (degraded.count, seen) == (1, [False])
+        await client.aclose()
+
+    async def test_is_not_asked_for_nothing(self, redis: Redis, degraded: Degraded) -> None:
+        await put(redis, a_tenant())
+        seen: list[bool] = []
+        await admission_of(redis, degraded, seen).admit(a_tenant(), [])
+        assert seen == []
 
 
 class SlowRedis:
@@ -124,7 +198,7 @@ async def to_slow(slow: SlowRedis, tmp_path: Path) -> AsyncIterator[Redis]:
 class TestRedis:
     async def test_is_asked_once(self, slow: SlowRedis, to_slow: Redis, degraded: Degraded) -> None:
         slow.gate("acme").set()
-        await Admission(to_slow, degraded).admit(a_tenant())
+        await admission_of(to_slow, degraded).admit(a_tenant())
         assert len(slow.asked) == 1
         assert slow.asked[0].count(b"HGET") == 1
 
@@ -135,14 +209,15 @@ class TestRedis:
         monkeypatch.setattr("cluster.admission.CALL_TIMEOUT_S", 0.02)
         to_slow.connection_pool.connection_kwargs["socket_timeout"] = None
         async with asyncio.timeout(5):
-            assert await Admission(to_slow, degraded).admit(a_tenant(tier="free")) == a_tenant(tier="free")
+            admitted = await admission_of(to_slow, degraded).admit(a_tenant(tier="free"))
+        assert admitted.tenant == a_tenant(tier="free")
         assert degraded.count == 1
 
     async def test_that_is_away_lets_the_tenant_in_as_the_key_had_it(
         self, tmp_path: Path, degraded: Degraded
     ) -> None:
         client = connect(f"unix://{tmp_path}/nobody.sock")
-        assert await Admission(client, degraded).admit(a_tenant()) == a_tenant()
+        assert (await admission_of(client, degraded).admit(a_tenant())).tenant == a_tenant()
         assert degraded.count == 1
         await client.aclose()
 
@@ -155,7 +230,7 @@ class TestRedis:
         monkeypatch: pytest.MonkeyPatch,
         end: str,
     ) -> None:
-        admission = Admission(to_slow, degraded)
+        admission = admission_of(to_slow, degraded)
         slow.gate("other").set()
         if end == "the client leaves":
             task = asyncio.ensure_future(admission.admit(a_tenant("acme")))
@@ -168,4 +243,4 @@ class TestRedis:
                 shorter.setattr("cluster.admission.CALL_TIMEOUT_S", 0.02)
                 await admission.admit(a_tenant("acme"))
         slow.gate("acme").set()
-        assert (await admission.admit(a_tenant("other"))).tenant_id == "other"
+        assert (await admission.admit(a_tenant("other"))).tenant.tenant_id == "other"

@@ -163,11 +163,14 @@ async def post(gateway: InProcess, path: str, body: dict[str, Any]) -> Call:
     return await gateway.post(path, json.dumps(body).encode())
 
 
-async def good_answers(gateway: InProcess) -> list[bytes]:
-    """Three requests that have nothing to do with the edge, without the part that is each call's own."""
-    whole = {"n": 3, "logprobs": 3, "stop": ["ne"], "max_tokens": 30}
+async def good_answers(gateway: InProcess) -> list[Any]:
+    """Three requests that have nothing to do with the edge, without the part that is each call's own.
+
+    Of the stream, what it says: how many tokens come in one event is a matter of time.
+    """
+    siblings = {"n": 3, "logprobs": 3, "stop": ["ne"], "max_tokens": 30}
     calls = await asyncio.gather(
-        post(gateway, "/v1/completions", BODIES["/v1/completions"] | whole),
+        post(gateway, "/v1/completions", BODIES["/v1/completions"] | siblings),
         post(
             gateway,
             "/v1/chat/completions",
@@ -176,10 +179,20 @@ async def good_answers(gateway: InProcess) -> list[bytes]:
         post(gateway, "/v1/completions", {"model": "tiny", "prompt": [1, 2, 3], "temperature": 0}),
     )
     assert [call.status for call in calls] == [200] * 3
-    answer_ids = [call.headers["x-request-id"] for call in calls]
-    return [
-        call.body.replace(answer_id.encode(), b"") for call, answer_id in zip(calls, answer_ids, strict=True)
-    ]
+    whole, stream, short = calls
+    return [without_id(whole), what_is_said(stream), without_id(short)]
+
+
+def without_id(call: Call) -> bytes:
+    return call.body.replace(call.headers["x-request-id"].encode(), b"")
+
+
+def what_is_said(call: Call) -> tuple[str, list[str], str]:
+    """Text, finish reasons and last event of a chat stream."""
+    *chunks, last = call.events
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    return text, [choice["finish_reason"] for choice in choices if choice["finish_reason"]], last
 
 
 async def test_an_edge_is_taken_or_named_and_nobody_beside_it_notices() -> None:

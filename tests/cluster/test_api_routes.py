@@ -29,6 +29,9 @@ ROUTES = {
     ("POST", "/admin/v1/tenants/{tenant_id}/keys"),
     ("GET", "/admin/v1/tenants/{tenant_id}/keys"),
     ("DELETE", "/admin/v1/tenants/{tenant_id}/keys/{key_id}"),
+    ("POST", "/admin/v1/rollouts"),
+    ("GET", "/admin/v1/rollouts"),
+    ("GET", "/admin/v1/rollouts/{rollout_id}"),
 }
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -200,7 +201,7 @@ async def test_the_times_of_every_answer_that_ended_are_observed_once_whoever_st
     links = Links(lambda _: replica, lambda: 0.0, on_timing=telemetry.observe_timing)
     links.set_replicas(frozenset({"a"}))
     await settle()
-    inbox = await links.submit("a", request("waits"), 3)
+    inbox = await links.submit("a", request("waits"), 3, asyncio.Event())
     assert isinstance(inbox, TokenInbox)
     replica.say(row("waits", 0, 1), ended("waits", Timing(1.0, 0.5, 0.25, 0.0, 0)))
     replica.say(ended("left", Timing(30.0, 0.0, 0.0, 0.0, 0)))
@@ -216,7 +217,7 @@ async def test_a_replica_that_leaves_is_lost_only_if_its_answers_had_not_ended()
     links.set_replicas(frozenset(replicas))
     await settle()
     for name in replicas:
-        await links.submit(name, request(name), 3)
+        await links.submit(name, request(name), 3, asyncio.Event())
     links.set_replicas(frozenset())
     replicas["ends"].say(row("ends", 0, 5, finish="stop"))
     await settle()
@@ -298,3 +299,31 @@ async def test_the_misses_of_a_tenant_come_with_the_answers_of_its_replica() -> 
         assert found == {"cold": 12, "evicted": 0, "diverged": 8, "below_block": 4 + 4 + 3}
         assert value(gateway.telemetry.registry, "cached_prompt_tokens_total", tenant="acme") == 12 + 12
         assert value(gateway.telemetry.registry, "prefix_diverged_at_tokens_sum", tenant="acme") == 12
+
+
+def test_steering_is_told_as_thought_and_as_it_was() -> None:
+    telemetry = Telemetry(dict)
+    for predicted, actual in ((64, 64), (128, 48), (0, 16)):
+        telemetry.count_prediction(predicted, actual)
+    registry = telemetry.registry
+    assert value(registry, "predicted_cached_tokens_total") == 192
+    assert value(registry, "mispredicted_cached_tokens_total", direction="over") == 80
+    assert value(registry, "mispredicted_cached_tokens_total", direction="under") == 16
+
+
+def test_the_index_is_up_as_its_last_look_up_went() -> None:
+    telemetry = Telemetry(dict)
+    for is_ok in (True, False):
+        telemetry.count_lookup(is_ok)
+        assert value(telemetry.registry, "prefix_index_up") == is_ok
+    for result in ("ok", "failed"):
+        assert value(telemetry.registry, "prefix_index_lookups_total", result=result) == 1
+
+
+def test_resumptions_are_counted_by_reason() -> None:
+    telemetry = Telemetry(dict)
+    for reason in ("lost", "left", "lost", "failed_step"):
+        telemetry.count_resumed(reason)
+    telemetry.count_poisonous()
+    assert value(telemetry.registry, "resumed_requests_total", reason="lost") == 2
+    assert value(telemetry.registry, "poisonous_requests_total") == 1

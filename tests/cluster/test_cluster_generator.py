@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import Any
 
@@ -11,16 +11,20 @@ import pytest
 from msgspec import structs
 
 from cluster.api.errors import ApiError
-from cluster.cluster_generator import ClusterGeneration, ClusterGenerator
+from cluster.cluster_generation import ClusterGeneration
+from cluster.cluster_generator import ClusterGenerator
+from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest, TextDelta, ToldToken, Usage
 from cluster.link import Abort, LinkDown, SubmitReply
+from cluster.policies import routing_policy
 from engine.block_hash import hash_blocks, tenant_root
 from engine.counters import EngineCounters
 from engine.prefix_stats import PrefixStats
 from engine.request import RequestOutput, SamplingParams, Timing, TokenLogprobs
 from tenants.tenant import cache_salt
 from tests.builders_tenants import SECRET, a_tenant
-from tests.cluster.fake_replica import Admitted, FakeReplica, LinkRig, row, settle
+from tests.cluster.fake_replica import FakeReplica, LinkRig, OpenDoor, row, settle
+from tests.cluster.fakes import InlineExecutor
 
 PROMPT = tuple(range(40))  # two full blocks of 16
 BUSY = EngineCounters(1, 0, 1000, 100, 0, 0, 0.0, 0, 0, 0)
@@ -28,19 +32,40 @@ TIMING = Timing(0.1, 0.2, 0.3, 0.0, 0)
 LOOKUP = PrefixStats(hit_tokens=32, below_block_tokens=8)
 
 
+class Seen:
+    """What was counted."""
+
+    def __init__(self, count_discarded: Callable[[int], None]) -> None:
+        self.count_discarded = count_discarded
+        self.resumed: list[str] = []
+        self.num_poisonous = 0
+        self.predictions: list[tuple[int, int]] = []
+
+    def count_resumed(self, reason: str) -> None:
+        self.resumed.append(reason)
+
+    def count_poisonous(self) -> None:
+        self.num_poisonous += 1
+
+    def count_prediction(self, predicted_tokens: int, actual_tokens: int) -> None:
+        self.predictions.append((predicted_tokens, actual_tokens))
+
+
 class Rig(LinkRig):
     """A generator over fake replicas; a token's text is the character of its id."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.admission = Admitted()
+        self.admission = OpenDoor()
+        self.observer = Seen(self._discard)
         self.generator = ClusterGenerator(
             self.links,
+            Dispatcher(self.links, routing_policy("token-load"), Random(0), lambda: self.now),
             self.admission,
             lambda token_id: chr(token_id).encode(),
             SECRET,
-            Random(0),
-            self._discard,
+            InlineExecutor(),
+            self.observer,
         )
 
     async def open(self, *replica_ids: str) -> Rig:
@@ -70,14 +95,25 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 def tokens(
-    text: str, first: int = 0, *, sibling: int = 0, finish: str | None = None, **fields: Any
+    text: str, first: int = 0, *, sibling: int = 0, finish: str | None = None, attempt: int = 0, **fields: Any
 ) -> RequestOutput:
     ids = tuple(map(ord, text))
-    return RequestOutput("r", 0, sibling, first, ids, finish_reason=finish, **fields)  # type: ignore[arg-type]
+    return RequestOutput(f"r-{attempt}", attempt, sibling, first, ids, finish_reason=finish, **fields)  # type: ignore[arg-type]
 
 
 async def read(generation: ClusterGeneration) -> list[TextDelta]:
     return [delta async for delta in generation.deltas()]
+
+
+async def read_each(rig: Rig, generation: ClusterGeneration, *outputs: RequestOutput) -> list[TextDelta]:
+    """What replica a's outputs come to for a reader who keeps up. The last one ends the answer."""
+    deltas = generation.deltas()
+    read = []
+    for output in outputs:
+        rig.replicas["a"].say(output)
+        read.append(await anext(deltas))
+    assert [delta async for delta in deltas] == []
+    return read
 
 
 async def refused(rig: Rig, **fields: Any) -> ApiError:
@@ -90,9 +126,20 @@ class TestAnAnswer:
     async def test_is_the_replica_s_tokens_as_text_to_the_finish(self, rig: Rig) -> None:
         await rig.open("a")
         generation = await rig.start()
+        rows = (tokens("H"), tokens("ead", 1), tokens("!", 4, finish="length"))
+        assert await read_each(rig, generation, *rows) == [
+            TextDelta("H"),
+            TextDelta("ead"),
+            TextDelta("!", "length"),
+        ]
+
+    async def test_comes_in_one_piece_to_a_reader_who_is_behind(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start()
         rig.replicas["a"].say(tokens("H"), tokens("ead", 1))
         rig.replicas["a"].say(tokens("!", 4, finish="length"))
-        assert await read(generation) == [TextDelta("H"), TextDelta("ead"), TextDelta("!", "length")]
+        await settle()
+        assert await read(generation) == [TextDelta("Head!", "length")]
 
     async def test_is_counted_exactly(self, rig: Rig) -> None:
         await rig.open("a")
@@ -108,10 +155,11 @@ class TestAnAnswer:
         await rig.open("a")
         rig.generator._token_bytes = lambda token_id: bytes([token_id])
         generation = await rig.start()
-        rig.replicas["a"].say(row("r", 0, 0xC3), row("r", 1, 0xA4), row("r", 2, 0xC3, finish="length"))
-        assert [delta.text for delta in await read(generation)] == ["", "ä", "\N{REPLACEMENT CHARACTER}"]
+        rows = (row("r-0", 0, 0xC3), row("r-0", 1, 0xA4), row("r-0", 2, 0xC3, finish="length"))
+        deltas = await read_each(rig, generation, *rows)
+        assert [delta.text for delta in deltas] == ["", "ä", "\N{REPLACEMENT CHARACTER}"]
 
-    @pytest.mark.parametrize(("code", "shown"), [("engine_error", "engine_error"), (None, "aborted")])
+    @pytest.mark.parametrize(("code", "shown"), [("non_finite_logits",) * 2, (None, "aborted")])
     @pytest.mark.parametrize("finish", ["error", "abort"])
     async def test_that_the_engine_gave_up_is_an_error(
         self, rig: Rig, finish: str, code: str | None, shown: str
@@ -128,10 +176,10 @@ class TestAStopString:
     async def test_ends_the_text_aborts_the_rest_and_is_the_last_token_counted(self, rig: Rig) -> None:
         await rig.open("a")
         generation = await rig.start(stop=("END",))
-        rig.replicas["a"].say(tokens("okEN"), tokens("Dxy", 4))
-        assert await read(generation) == [TextDelta("ok"), TextDelta("", "stop")]
+        rows = (tokens("okEN"), tokens("Dxy", 4))
+        assert await read_each(rig, generation, *rows) == [TextDelta("ok"), TextDelta("", "stop")]
         await settle()
-        assert rig.replicas["a"].aborted == [Abort("r", 0)]
+        assert rig.replicas["a"].aborted == [Abort("r-0", 0)]
         assert generation.usage.completion_tokens == 5
         assert rig.discarded == 2
 
@@ -164,16 +212,16 @@ class TestAStopString:
     async def test_that_was_only_begun_is_text(self, rig: Rig) -> None:
         await rig.open("a")
         generation = await rig.start(stop=("END",))
-        rig.replicas["a"].say(tokens("aEN"), tokens("x", 3, finish="length"))
-        assert await read(generation) == [TextDelta("a"), TextDelta("ENx", "length")]
+        rows = (tokens("aEN"), tokens("x", 3, finish="length"))
+        assert await read_each(rig, generation, *rows) == [TextDelta("a"), TextDelta("ENx", "length")]
 
     async def test_that_only_the_flushed_end_completes_is_a_stop(self, rig: Rig) -> None:
         """Half a character at the end becomes U+FFFD, which a stop string may hold."""
         await rig.open("a")
         rig.generator._token_bytes = lambda token_id: bytes([token_id])
         generation = await rig.start(stop=("\N{REPLACEMENT CHARACTER}",))
-        rig.replicas["a"].say(row("r", 0, 0x61), row("r", 1, 0xC3, finish="length"))
-        assert await read(generation) == [TextDelta("a"), TextDelta("", "stop")]
+        rows = (row("r-0", 0, 0x61), row("r-0", 1, 0xC3, finish="length"))
+        assert await read_each(rig, generation, *rows) == [TextDelta("a"), TextDelta("", "stop")]
 
 
 class TestSiblings:
@@ -182,10 +230,10 @@ class TestSiblings:
         generation = await rig.start(n=3)
         (sent,) = rig.replicas["a"].submitted
         assert (sent.n, sent.sibling) == (3, 0)
-        rig.replicas["a"].say(tokens("a"), tokens("b", sibling=1), tokens("c", sibling=2))
-        rig.replicas["a"].say(tokens("x", 1, sibling=2, finish="stop"), tokens("y", 1, finish="length"))
-        rig.replicas["a"].say(tokens("z", 1, sibling=1, finish="length"))
-        assert await read(generation) == [
+        first = (tokens("a"), tokens("b", sibling=1), tokens("c", sibling=2))
+        then = (tokens("x", 1, sibling=2, finish="stop"), tokens("y", 1, finish="length"))
+        last = tokens("z", 1, sibling=1, finish="length")
+        assert await read_each(rig, generation, *first, *then, last) == [
             TextDelta("a", sibling=0),
             TextDelta("b", sibling=1),
             TextDelta("c", sibling=2),
@@ -224,9 +272,9 @@ class TestSiblings:
         rig.replicas["a"].say(tokens("b", 1), tokens("zz", 3, sibling=1), tokens("d", 1, sibling=2))
         await settle()
         deltas = generation.deltas()
-        assert [(await anext(deltas)).text for _ in range(5)] == ["a", "", "c", "b", "d"]
+        assert [(await anext(deltas)).text for _ in range(3)] == ["ab", "", "cd"]
         await settle()
-        assert rig.replicas["a"].aborted == [Abort("r", 1)]
+        assert rig.replicas["a"].aborted == [Abort("r-0", 1)]
         assert rig.discarded == 4
         rig.replicas["a"].say(tokens("", 5, sibling=1, finish="abort"))  # what the abort came to
         rig.replicas["a"].say(tokens("", 2, finish="stop"), tokens("E", 2, sibling=2))
@@ -244,16 +292,7 @@ class TestSiblings:
         assert (caught.value.status, caught.value.code) == (500, "non_finite_logits")
         await generation.abort()
         await settle()
-        assert rig.replicas["a"].aborted == [Abort("r")]
-
-    async def test_are_all_lost_with_their_replica(self, rig: Rig) -> None:
-        await rig.open("a")
-        generation = await rig.start(n=2)
-        rig.replicas["a"].say(tokens("a", finish="stop"))
-        rig.replicas["a"].die()
-        with pytest.raises(ApiError) as caught:
-            await read(generation)
-        assert caught.value.code == "replica_lost"
+        assert rig.replicas["a"].aborted == [Abort("r-0")]
 
 
 class TestLogprobs:
@@ -270,8 +309,8 @@ class TestLogprobs:
     async def test_come_with_the_text_of_their_token(self, rig: Rig) -> None:
         await rig.open("a")
         generation = await rig.start()
-        rig.replicas["a"].say(self.told("H"), self.told("ead", 1, finish="length"))
-        first, second = await read(generation)
+        rows = (self.told("H"), self.told("ead", 1, finish="length"))
+        first, second = await read_each(rig, generation, *rows)
         assert first.tokens == (ToldToken(ord("H"), 0, TokenLogprobs(-0.0)),)
         assert [(token.token_id, token.text_offset) for token in second.tokens] == [
             (ord("e"), 1),
@@ -282,9 +321,9 @@ class TestLogprobs:
     async def test_wait_with_text_that_is_held(self, rig: Rig) -> None:
         await rig.open("a")
         generation = await rig.start(stop=("END",))
-        rig.replicas["a"].say(self.told("aE"), self.told("N", 2), self.told("x", 3), self.told("EN", 4))
-        rig.replicas["a"].say(self.told("", 6, finish="length"))
-        assert self.heard(await read(generation)) == [
+        rows = (self.told("aE"), self.told("N", 2), self.told("x", 3), self.told("EN", 4))
+        end = self.told("", 6, finish="length")
+        assert self.heard(await read_each(rig, generation, *rows, end)) == [
             ("a", [0.0]),
             ("", []),
             ("ENx", [-1.0, -2.0, -3.0]),
@@ -296,11 +335,9 @@ class TestLogprobs:
         await rig.open("a")
         rig.generator._token_bytes = lambda token_id: bytes([token_id])
         generation = await rig.start()
-        rows = [row("r", at, byte) for at, byte in enumerate([0x61, 0xC3, 0xA4, 0xC3])]
-        for at, one in enumerate(rows):
-            rig.replicas["a"].say(structs.replace(one, logprobs=(TokenLogprobs(-float(at)),)))
-        rig.replicas["a"].say(row("r", 4, finish="length"))
-        deltas = await read(generation)
+        rows = [row("r-0", at, byte) for at, byte in enumerate([0x61, 0xC3, 0xA4, 0xC3])]
+        told = [structs.replace(one, logprobs=(TokenLogprobs(-float(at)),)) for at, one in enumerate(rows)]
+        deltas = await read_each(rig, generation, *told, row("r-0", 4, finish="length"))
         assert self.heard(deltas) == [
             ("a", [0.0]),
             ("", []),
@@ -313,25 +350,27 @@ class TestLogprobs:
     async def test_are_those_of_all_counted_tokens_where_a_stop_string_cuts(self, rig: Rig) -> None:
         await rig.open("a")
         generation = await rig.start(stop=("END",))
-        rig.replicas["a"].say(self.told("aE"), self.told("NDxy", 2))
-        assert self.heard(await read(generation)) == [("a", [0.0]), ("", [-1.0, -2.0, -3.0])]
+        rows = (self.told("aE"), self.told("NDxy", 2))
+        assert self.heard(await read_each(rig, generation, *rows)) == [("a", [0.0]), ("", [-1.0, -2.0, -3.0])]
         assert generation.usage.completion_tokens == 4
 
     async def test_of_a_token_without_text_come_at_once(self, rig: Rig) -> None:
         await rig.open("a")
         rig.generator._token_bytes = lambda token_id: b"" if token_id == ord("_") else bytes([token_id])
         generation = await rig.start()
-        rig.replicas["a"].say(self.told("_"), self.told("a", 1), self.told("_", 2, finish="stop"))
-        assert self.heard(await read(generation)) == [("", [0.0]), ("a", [-1.0]), ("", [-2.0])]
+        rows = (self.told("_"), self.told("a", 1), self.told("_", 2, finish="stop"))
+        assert self.heard(await read_each(rig, generation, *rows)) == [
+            ("", [0.0]),
+            ("a", [-1.0]),
+            ("", [-2.0]),
+        ]
 
     async def test_are_a_sibling_s_own(self, rig: Rig) -> None:
         await rig.open("a")
         generation = await rig.start(n=2, stop=("END",))
-        rig.replicas["a"].say(self.told("E"), self.told("ab", sibling=1))
-        rig.replicas["a"].say(
-            self.told("x", 1, finish="length"), self.told("c", 2, sibling=1, finish="length")
-        )
-        assert self.heard(await read(generation)) == [
+        first = (self.told("E"), self.told("ab", sibling=1))
+        then = (self.told("x", 1, finish="length"), self.told("c", 2, sibling=1, finish="length"))
+        assert self.heard(await read_each(rig, generation, *first, *then)) == [
             ("", []),
             ("ab", [0.0, -1.0]),
             ("Ex", [0.0, -1.0]),
@@ -339,20 +378,8 @@ class TestLogprobs:
         ]
 
 
-class TestALostReplica:
-    async def test_in_the_middle_of_an_answer_is_an_error_after_what_came(self, rig: Rig) -> None:
-        await rig.open("a")
-        generation = await rig.start()
-        rig.replicas["a"].say(tokens("ab"))
-        rig.replicas["a"].die()
-        deltas = generation.deltas()
-        assert await anext(deltas) == TextDelta("ab")
-        with pytest.raises(ApiError) as caught:
-            await anext(deltas)
-        assert (caught.value.status, caught.value.code) == (500, "replica_lost")
-        assert generation.usage.completion_tokens == 2
-
-    async def test_at_the_submit_sends_the_request_to_another(self, rig: Rig) -> None:
+class TestASubmitThatFails:
+    async def test_sends_the_request_to_another_replica(self, rig: Rig) -> None:
         """The lost one has the least load all the while, so load alone would choose it again."""
         await rig.open("a", "b")
         rig.replicas["b"].say(counters=BUSY)
@@ -362,34 +389,58 @@ class TestALostReplica:
         assert generation.replica_id == "b"
         assert [len(rig.replicas[name].submitted) for name in ("a", "b")] == [1, 1]
         assert rig.replicas["b"].submitted[0].attempt == 1
-        rig.replicas["b"].say(tokens("x", finish="stop"))
+        rig.replicas["b"].say(tokens("x", finish="stop", attempt=1))
         assert await read(generation) == [TextDelta("x", "stop")]
 
-    async def test_that_may_have_taken_the_request_is_told_to_drop_it(self, rig: Rig) -> None:
+    async def test_is_followed_by_an_abort_for_it_may_have_arrived(self, rig: Rig) -> None:
         await rig.open("a", "b")
         rig.replicas["b"].say(counters=BUSY)
         await settle()
         rig.replicas["a"].reply = LinkDown("timed out")
         await rig.start()
         await settle()
-        assert (rig.replicas["a"].aborted, rig.replicas["b"].aborted) == ([Abort("r")], [])
+        assert (rig.replicas["a"].aborted, rig.replicas["b"].aborted) == ([Abort("r-0")], [])
 
-    async def test_all_of_them_is_503_worth_a_retry(self, rig: Rig) -> None:
+    async def test_everywhere_waits_for_a_replica_that_speaks_again(self, rig: Rig) -> None:
         await rig.open("a", "b")
         for replica in rig.replicas.values():
             replica.reply = LinkDown("gone")
-        error = await refused(rig)
-        assert (error.status, error.code, error.retry_after_s) == (503, "no_capacity", 1.0)
+        starting = asyncio.ensure_future(rig.start())
+        await settle()
         assert [len(replica.submitted) for replica in rig.replicas.values()] == [1, 1]
+        assert not starting.done()
+        rig.replicas["b"].reply = SubmitReply(accepted=True)
+        rig.replicas["b"].say()
+        assert (await starting).replica_id == "b"
+
+    async def test_waits_no_longer_than_its_deadline(self, rig: Rig) -> None:
+        await rig.open("a")
+        rig.replicas["a"].reply = LinkDown("gone")
+        starting = asyncio.ensure_future(rig.start(deadline=1.0))
+        await settle()
+        rig.now = 1.0
+        rig.replicas["a"].say()
+        with pytest.raises(ApiError) as caught:
+            await starting
+        assert (caught.value.status, caught.value.code) == (503, "deadline_exceeded")
+        assert len(rig.replicas["a"].submitted) == 1
+
+    async def test_because_the_replica_leaves_is_no_refusal(self, rig: Rig) -> None:
+        await rig.open("a", "b")
+        rig.replicas["b"].say(counters=BUSY)
+        await settle()
+        rig.replicas["a"].reply = SubmitReply(False, "leaving")
+        assert (await rig.start()).replica_id == "b"
 
     async def test_is_given_up_after_three(self, rig: Rig) -> None:
         await rig.open("a", "b", "c", "d")
         for replica in rig.replicas.values():
             replica.reply = LinkDown("gone")
-        assert (await refused(rig)).code == "no_capacity"
+        error = await refused(rig)
+        assert (error.status, error.code, error.retry_after_s) == (503, "no_capacity", 1.0)
         assert sum(len(replica.submitted) for replica in rig.replicas.values()) == 3
 
-    async def test_none_at_all_is_503_worth_a_retry(self, rig: Rig) -> None:
+    async def test_for_want_of_any_replica_is_503_worth_a_retry(self, rig: Rig) -> None:
         error = await refused(rig)
         assert (error.status, error.code, error.retry_after_s) == (503, "no_capacity", 1.0)
 
@@ -433,7 +484,9 @@ class TestBlockHashes:
         await rig.open("a", "b")
         for replica in rig.replicas.values():
             replica.reply = LinkDown("gone")
-        await refused(rig)
+        starting = asyncio.ensure_future(rig.start())
+        await settle()
+        starting.cancel()
         salt = cache_salt(SECRET, "acme")
         assert {replica.submitted[0].hash_root for replica in rig.replicas.values()} == {
             tenant_root(b"root", salt),
@@ -455,7 +508,7 @@ async def test_a_client_that_left_aborts_once_and_its_unread_tokens_are_counted(
     await generation.abort()
     await generation.abort()
     await settle()
-    assert rig.replicas["a"].aborted == [Abort("r")]
+    assert rig.replicas["a"].aborted == [Abort("r-0")]
     assert rig.discarded == 2
 
 
@@ -466,5 +519,5 @@ async def test_a_client_that_left_before_the_reply_leaves_nothing(rig: Rig) -> N
     await settle()
     task.cancel()
     await settle()
-    assert rig.replicas["a"].aborted == [Abort("r")]
+    assert rig.replicas["a"].aborted == [Abort("r-0")]
     assert rig.links.candidates()[0].in_flight_tokens == 0

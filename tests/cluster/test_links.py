@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster.link import Abort, LinkDown, SubmitReply
+from cluster.link import Abort, LinkDown, ReplicaLeft, SubmitReply
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
 from tests.cluster.fake_replica import LinkRig as Rig
-from tests.cluster.fake_replica import request, row, settle
+from tests.cluster.fake_replica import got, request, row, settle
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def linked(rig: Rig) -> Rig:
 
 
 async def submitted(rig: Rig, request_id: str = "r") -> TokenInbox:
-    inbox = await rig.links.submit("a", request(request_id), 3)
+    inbox = await rig.links.submit("a", request(request_id), 3, asyncio.Event())
     assert isinstance(inbox, TokenInbox)
     return inbox
 
@@ -53,8 +53,8 @@ async def test_a_silent_link_is_suspect_and_a_message_heals_it(linked: Rig) -> N
 async def test_tokens_reach_their_request_and_the_finish_ends_it(linked: Rig) -> None:
     first, second = await submitted(linked, "r1"), await submitted(linked, "r2")
     linked.replicas["a"].say(row("r1", 0, 5), row("r2", 0, 6, finish="length"))
-    assert (await first.get()).token_ids == (5,)
-    assert (await second.get()).finish_reason == "length"
+    assert (await got(first)).token_ids == (5,)
+    assert (await got(second)).finish_reason == "length"
     linked.replicas["a"].say(row("r2", 1, 7))
     await settle()
     assert linked.discarded == 1
@@ -63,15 +63,16 @@ async def test_tokens_reach_their_request_and_the_finish_ends_it(linked: Rig) ->
 async def test_indices_that_are_already_there_are_dropped(linked: Rig) -> None:
     inbox = await submitted(linked)
     linked.replicas["a"].say(row("r", 0, 5, 6))
+    assert (await got(inbox)).token_ids == (5, 6)
     linked.replicas["a"].say(row("r", 1, 6, 7))
-    assert [(await inbox.get()).token_ids for _ in range(2)] == [(5, 6), (7,)]
+    assert (await got(inbox)).token_ids == (7,)
 
 
 async def test_a_gap_is_a_dead_link(linked: Rig) -> None:
     inbox = await submitted(linked)
     linked.replicas["a"].say(row("r", 1, 6))
     with pytest.raises(LinkDown, match="tokens 0 to 0 were lost"):
-        await inbox.get()
+        await got(inbox)
     assert linked.candidates() == set()
 
 
@@ -79,7 +80,7 @@ async def test_a_dead_stream_fails_its_requests_and_is_attached_again(linked: Ri
     inbox = await submitted(linked)
     linked.replicas["a"].die()
     with pytest.raises(LinkDown, match="killed"):
-        await inbox.get()
+        await got(inbox)
     assert linked.candidates() == set()
     await linked.replicas["a"].attached_again.wait()
     await settle()
@@ -88,7 +89,7 @@ async def test_a_dead_stream_fails_its_requests_and_is_attached_again(linked: Ri
 
 async def test_a_refused_submit_leaves_nothing_behind(linked: Rig) -> None:
     linked.replicas["a"].reply = SubmitReply(accepted=False, code="too_long", message="no")
-    assert await linked.links.submit("a", request(), 3) == linked.replicas["a"].reply
+    assert await linked.links.submit("a", request(), 3, asyncio.Event()) == linked.replicas["a"].reply
     assert linked.links.candidates()[0].in_flight_tokens == 0
     assert linked.replicas["a"].aborted == []
 
@@ -96,9 +97,12 @@ async def test_a_refused_submit_leaves_nothing_behind(linked: Rig) -> None:
 async def test_a_submit_of_unknown_fate_is_followed_by_an_abort(linked: Rig) -> None:
     linked.replicas["a"].reply = LinkDown("timed out")
     with pytest.raises(LinkDown):
-        await linked.links.submit("a", request(), 3)
+        await linked.links.submit("a", request(), 3, asyncio.Event())
     await settle()
     assert linked.replicas["a"].aborted == [Abort("r")]
+    assert linked.candidates() == set()  # until it speaks again
+    linked.replicas["a"].say()
+    await settle()
     assert linked.links.candidates()[0].in_flight_tokens == 0
 
 
@@ -120,7 +124,7 @@ async def test_a_submit_that_is_accepted_after_its_link_broke_is_followed_by_an_
 
 async def test_a_cancelled_submit_is_followed_by_an_abort(linked: Rig) -> None:
     linked.replicas["a"].reply = asyncio.Event()
-    task = asyncio.ensure_future(linked.links.submit("a", request(), 3))
+    task = asyncio.ensure_future(linked.links.submit("a", request(), 3, asyncio.Event()))
     await settle()
     task.cancel()
     await settle()
@@ -151,7 +155,7 @@ async def test_an_abort_is_sent_once(linked: Rig) -> None:
 async def test_a_finished_request_is_not_aborted(linked: Rig) -> None:
     inbox = await submitted(linked)
     linked.replicas["a"].say(row("r", 0, 5, finish="stop"))
-    await inbox.get()
+    await got(inbox)
     linked.links.abort(inbox)
     await settle()
     assert linked.replicas["a"].aborted == []
@@ -162,7 +166,7 @@ async def test_a_leaving_replica_gets_no_new_work_and_finishes_what_runs(linked:
     linked.links.set_replicas(frozenset())
     assert linked.candidates() == set()
     linked.replicas["a"].say(row("r", 0, 5, finish="stop"))
-    assert (await inbox.get()).finish_reason == "stop"
+    assert (await got(inbox)).finish_reason == "stop"
     await settle()
     assert linked.links.states() == {}
 
@@ -176,11 +180,59 @@ async def test_a_request_aborted_on_a_leaving_replica_does_not_keep_its_link(lin
     assert linked.links.states() == {}
 
 
+async def test_a_replica_that_says_that_it_leaves_is_treated_like_one(linked: Rig) -> None:
+    inbox = await submitted(linked)
+    linked.replicas["a"].say(is_leaving=True)
+    await settle()
+    assert linked.candidates() == set()
+    linked.replicas["a"].say(row("r", 0, 5, finish="stop"), is_leaving=True)
+    assert (await got(inbox)).finish_reason == "stop"
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+async def test_what_outlasts_the_drain_limit_is_told_to_go_on_elsewhere(linked: Rig, says_so: bool) -> None:
+    inbox = await submitted(linked)
+    linked.replicas["a"].say(row("r", 0, 5))
+    assert (await got(inbox)).token_ids == (5,)
+    if says_so:
+        linked.replicas["a"].say(is_leaving=True)
+    else:
+        linked.links.set_replicas(frozenset())
+    with pytest.raises(ReplicaLeft):
+        await got(inbox)
+    await settle()
+    assert linked.replicas["a"].aborted == [Abort("r")]
+    assert (linked.links.states() == {}) is not says_so  # its stream is closed once it is not listed
+
+
+async def test_an_abort_that_cannot_be_sent_is_left_for_the_incarnation(linked: Rig) -> None:
+    inbox = await submitted(linked)
+    linked.replicas["a"].is_unreachable = True
+    linked.links.abort(inbox)
+    await settle()
+    assert linked.left == [(ord("a"), Abort("r"))]
+
+
+async def test_arrival_is_when_a_replica_can_work_that_could_not(rig: Rig) -> None:
+    waiting = asyncio.ensure_future(rig.links.arrival())
+    await settle()
+    assert not waiting.done()
+    rig.links.set_replicas(frozenset({"a"}))
+    await waiting
+    again = asyncio.ensure_future(rig.links.arrival())
+    rig.replicas["a"].say()
+    await settle()
+    assert not again.done()  # it could all the while
+    rig.now = 1.1
+    rig.replicas["a"].say()
+    await again
+
+
 async def test_any_fault_of_a_stream_is_a_dead_link_that_is_attached_again(linked: Rig) -> None:
     inbox = await submitted(linked)
     linked.replicas["a"].fail(RuntimeError("planted"))
     with pytest.raises(LinkDown, match="RuntimeError"):
-        await inbox.get()
+        await got(inbox)
     await linked.replicas["a"].attached_again.wait()
     await settle()
     assert linked.candidates() == {"a"}
@@ -191,7 +243,7 @@ async def test_a_replica_that_is_listed_again_while_it_leaves_is_linked_again(li
     linked.links.set_replicas(frozenset())
     linked.links.set_replicas(frozenset({"a"}))
     linked.replicas["a"].say(row("r", 0, 5, finish="stop"))
-    await inbox.get()
+    await got(inbox)
     await linked.replicas["a"].attached_again.wait()
     await settle()
     assert linked.candidates() == {"a"}
@@ -200,7 +252,7 @@ async def test_a_replica_that_is_listed_again_while_it_leaves_is_linked_again(li
 class TestSiblings:
     @pytest.fixture
     async def inbox(self, linked: Rig) -> TokenInbox:
-        inbox = await linked.links.submit("a", request(n=2), 3)
+        inbox = await linked.links.submit("a", request(n=2), 3, asyncio.Event())
         assert isinstance(inbox, TokenInbox)
         return inbox
 
@@ -216,7 +268,7 @@ class TestSiblings:
         await settle()
         assert linked.replicas["a"].aborted == [Abort("r", 0)]
         assert linked.discarded == 3
-        assert [(await inbox.get()).token_ids for _ in range(2)] == [(6,), (9,)]
+        assert (await got(inbox)).token_ids == (6, 9)
 
     async def test_one_that_ended_by_itself_is_not_aborted(self, linked: Rig, inbox: TokenInbox) -> None:
         linked.replicas["a"].say(row("r", 0, 5, sibling=1, finish="stop"))

@@ -1,0 +1,178 @@
+"""One running request of a gateway: tokens as text, to the end, whatever becomes of the replica.
+
+Tokens that came are kept. If their replica dies, or leaves and does not wait, the request goes on at
+another one behind the last token that was received: the engine takes what is there as already
+generated, and draws by output index, so the client sees one unbroken answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from cluster.api.errors import ApiError
+from cluster.dispatcher import Dispatcher, Journey
+from cluster.generation import TextDelta, Usage
+from cluster.link import LinkDown, ReplicaLeft
+from cluster.links import Links
+from cluster.sibling_text import SiblingText
+from cluster.token_inbox import TokenInbox
+from engine.prefix_stats import PrefixStats
+from engine.request import RequestOutput, Timing
+
+log = logging.getLogger("headrace.gateway")
+
+FAILED_STEP = "engine_error"
+"""Error code of requests that ended with a failed step: another replica may do better."""
+
+
+class Observer(Protocol):
+    """What is counted of generations; `cluster/telemetry.py` does."""
+
+    def count_discarded(self, num_tokens: int) -> None: ...
+
+    def count_resumed(self, reason: str) -> None: ...
+
+    def count_poisonous(self) -> None: ...
+
+    def count_prediction(self, predicted_tokens: int, actual_tokens: int) -> None: ...
+
+
+class ClusterGeneration:
+    def __init__(
+        self,
+        links: Links,
+        dispatcher: Dispatcher,
+        journey: Journey,
+        inbox: TokenInbox,
+        texts: list[SiblingText],
+        observer: Observer,
+    ) -> None:
+        self._links = links
+        self._dispatcher = dispatcher
+        self._journey = journey
+        self._inboxes = [inbox]
+        """One, until siblings go on elsewhere behind tokens of their own."""
+        self._texts = texts
+        self._observer = observer
+        self._outputs: list[list[int]] = [[] for _ in texts]
+        """Token ids received, by sibling."""
+        self._num_running = len(texts)
+        self._last_loss: LinkDown | None = None
+        self._failed: TokenInbox | None = None
+        """Where a step failed last; all siblings that were in it tell so."""
+        self._cached_tokens: int | None = None
+        self._lookup: PrefixStats | None = None
+        self.timing: Timing | None = None
+        self.replica_id = inbox.replica_id
+
+    @property
+    def usage(self) -> Usage:
+        num_tokens = sum(text.num_tokens for text in self._texts)
+        num_prompt_tokens = len(self._journey.request.prompt_token_ids)
+        return Usage(num_prompt_tokens, num_tokens, self._cached_tokens or 0, self._lookup)
+
+    async def deltas(self) -> AsyncIterator[TextDelta]:
+        while self._num_running:
+            yield self._delta(await self._next_output())
+
+    async def abort(self) -> None:
+        self._dispatcher.clear(self._journey)
+        for inbox in self._inboxes:
+            self._links.abort(inbox)
+
+    async def _next_output(self) -> RequestOutput:
+        while True:
+            self._journey.wake.clear()
+            for inbox in tuple(self._inboxes):
+                try:
+                    output = inbox.take()
+                except LinkDown as reason:
+                    await self._go_on_elsewhere(inbox, reason)
+                    break
+                if output is None:
+                    continue
+                if output.error_code != FAILED_STEP:
+                    return output
+                await self._repeat_failed_step(inbox, output)
+                break
+            else:
+                await self._journey.wake.wait()
+
+    def _delta(self, output: RequestOutput) -> TextDelta:
+        self._note(output)
+        if output.is_failure:
+            raise ApiError(500, output.error_code or "aborted", "The engine could not finish this request.")
+        text = self._texts[output.sibling]
+        delta = text.delta(output)
+        if delta.finish_reason is not None:
+            self._num_running -= 1
+            self._observer.count_discarded(text.num_discarded)
+            for inbox in self._inboxes:  # a stop string: the engine knows nothing of it
+                self._links.abort(inbox, output.sibling)
+        return delta
+
+    def _note(self, output: RequestOutput) -> None:
+        if self._cached_tokens is None and output.num_cached_tokens is not None:
+            self._cached_tokens, self._lookup = output.num_cached_tokens, output.lookup
+            self._observer.count_prediction(self._journey.predicted_cached_tokens, output.num_cached_tokens)
+        if output.timing is not None:
+            self.timing = output.timing
+        if output.token_ids:
+            self._outputs[output.sibling] += output.token_ids
+            self._journey.attempts.progressed()
+            self._dispatcher.clear(self._journey)
+
+    # --- another replica -------------------------------------------------------------------
+
+    async def _go_on_elsewhere(self, inbox: TokenInbox, reason: LinkDown) -> None:
+        """All siblings that were live there. A replica that died counts once, however many they are."""
+        is_planned = isinstance(reason, ReplicaLeft)
+        if not is_planned and reason is not self._last_loss:
+            self._last_loss = reason
+            self._blame(inbox.replica_id)
+        self._observer.count_resumed("left" if is_planned else "lost")
+        self._inboxes.remove(inbox)
+        await self._resubmit(inbox.live_siblings)
+
+    async def _repeat_failed_step(self, inbox: TokenInbox, output: RequestOutput) -> None:
+        self._note(output)
+        if inbox is not self._failed:
+            self._failed = inbox
+            self._blame(inbox.replica_id)
+        self._observer.count_resumed("failed_step")
+        await self._resubmit([output.sibling])
+
+    def _blame(self, replica_id: str) -> None:
+        """Raises `ApiError` if the request is what kills its replicas."""
+        attempts = self._journey.attempts
+        attempts.lost(replica_id)
+        self._dispatcher.clear(self._journey)
+        if attempts.is_poisonous:
+            request_id = self._journey.request.request_id
+            log.error("request %s is poisonous: it lost its replica again and again", request_id)
+            self._observer.count_poisonous()
+            raise _poisonous()
+
+    async def _resubmit(self, siblings: list[int]) -> None:
+        """Together while they have no token; then each behind its own."""
+        is_new = not any(self._outputs[sibling] for sibling in siblings)
+        parts = [(siblings[0], len(siblings))] if is_new else [(sibling, 1) for sibling in siblings]
+        for sibling, n in parts:
+            received = tuple(self._outputs[sibling])
+            moved = await self._dispatcher.submit(
+                self._journey, sibling=sibling, n=n, output_token_ids=received
+            )
+            self._inboxes.append(moved)
+            self.replica_id = moved.replica_id
+
+
+def _poisonous() -> ApiError:
+    """OpenAI's SDKs would otherwise send it again, to the next replica."""
+    return ApiError(
+        500,
+        "poisonous_request",
+        "The replicas that worked on this request were lost one after the other; it is not tried again.",
+        headers={"x-should-retry": "false"},
+    )
