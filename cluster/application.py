@@ -1,4 +1,9 @@
-"""The Serve application: gateways in front, replicas behind."""
+"""The Serve applications as they are declared, and how all is taken down.
+
+One application holds the gateways; each pool of replicas is an application of its own, without a route.
+`serve.run` restarts every deployment of an application, the gateways too, and stops an old replica
+before the new one is known to work; so nothing is ever deployed twice, and a pool's size is set in place.
+"""
 
 from __future__ import annotations
 
@@ -8,61 +13,76 @@ from typing import Any
 
 from ray import serve
 from ray.exceptions import RayError
+from ray.serve.api import RunTarget
 from ray.serve.exceptions import RayServeException
-from ray.serve.schema import ApplicationStatus
+from ray.serve.handle import DeploymentHandle
 
 from cluster import gateway, replica
+from cluster.leaving import DRAIN_SLACK_S
+from cluster.pool_names import APPLICATION, REPLICA_DEPLOYMENT, application_of
 from cluster.spec import ClusterSpec
-from cluster.stages import StartError
 
 log = logging.getLogger("headrace.launch")
 
-APPLICATION = "headrace"
 MAX_ONGOING = 10_000
 """Admission is ours; Ray's own limit must never be met."""
-DRAIN_SLACK_S = 5.0
 
 
-def build_application(spec: ClusterSpec, max_answer_s: float) -> serve.Application:
-    """`max_answer_s`: how long a leaving replica or gateway may finish its answers."""
-    settings = spec.settings
-    common: dict[str, Any] = {
-        "max_ongoing_requests": MAX_ONGOING,
-        # A constructor that failed once fails again; the launcher shows why.
-        "max_constructor_retry_count": 1,
-        "graceful_shutdown_timeout_s": max_answer_s,
-        "graceful_shutdown_wait_loop_s": 0.2,
-        "health_check_period_s": 1,
-        "health_check_timeout_s": 2,
-        "logging_config": {"log_level": settings.log_level.upper()},
-    }
-    gpus = 1 if settings.device == "cuda" else 0
+class EmptyIngress:
+    """What a pool has for an ingress: Serve wants one, and takes no router of ours there.
+
+    It has no replica, so there is no process and no port.
+    """
+
+    def __init__(self, replicas: DeploymentHandle) -> None: ...
+
+
+def gateways(spec: ClusterSpec) -> RunTarget:
+    deployment = serve.deployment(
+        gateway.Gateway,
+        name="Gateway",
+        num_replicas=spec.settings.gateways,
+        # Spread: a node that dies must not take all of them.
+        max_replicas_per_node=-(-spec.settings.gateways // spec.num_nodes) if spec.num_nodes > 1 else None,
+        ray_actor_options={"num_cpus": 0.1},
+        **_common(spec),
+    )
+    return RunTarget(deployment.bind(spec.to_json()), name=APPLICATION, route_prefix="/")
+
+
+def pool(spec: ClusterSpec, num_replicas: int) -> RunTarget:
+    gpus = 1 if spec.settings.device == "cuda" else 0
     replicas = serve.deployment(
         replica.Replica,
-        name=gateway.REPLICA_DEPLOYMENT,
-        num_replicas=settings.replicas,
+        name=REPLICA_DEPLOYMENT,
+        num_replicas=num_replicas,
         ray_actor_options={"num_cpus": 0.1, "num_gpus": gpus},
         request_router_config=serve.config.RequestRouterConfig(
             request_router_class="cluster.router:PinnedRouter"
         ),
-        **common,
-    ).bind(spec.to_json())
-    return serve.deployment(
-        gateway.Gateway,
-        name="Gateway",
-        num_replicas=settings.gateways,
-        ray_actor_options={"num_cpus": 0.1},
-        **common,
-    ).bind(spec.to_json(), replicas)
+        **_common(spec),
+    )
+    none_at_all = serve.config.AutoscalingConfig(min_replicas=0, initial_replicas=0, max_replicas=1)
+    ingress = serve.deployment(EmptyIngress, name="Ingress", autoscaling_config=none_at_all)
+    return RunTarget(
+        ingress.bind(replicas.bind(spec.to_json())),
+        name=application_of(spec.pool_id),
+        route_prefix=None,
+        external_scaler_enabled=True,
+    )
 
 
-def deploy_failure() -> StartError | None:
-    """What Serve says if the application could not be deployed."""
-    application = serve.status().applications.get(APPLICATION)
-    if application is None or application.status != ApplicationStatus.DEPLOY_FAILED:
-        return None
-    said = application.message.strip().splitlines() or ["Serve could not deploy"]
-    return StartError(said[-1][:300], "see <state-dir>/run/ray and launch.log")
+def _common(spec: ClusterSpec) -> dict[str, Any]:
+    return {
+        "max_ongoing_requests": MAX_ONGOING,
+        # A constructor that failed once fails again; the launcher shows why.
+        "max_constructor_retry_count": 1,
+        "graceful_shutdown_timeout_s": spec.settings.drain_limit_s + DRAIN_SLACK_S,
+        "graceful_shutdown_wait_loop_s": 0.2,
+        "health_check_period_s": 1,
+        "health_check_timeout_s": 2,
+        "logging_config": {"log_level": spec.settings.log_level.upper()},
+    }
 
 
 async def shut_down(drain_limit_s: float) -> int:

@@ -10,9 +10,24 @@ from uuid import uuid4
 
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.api.middleware import REQUEST_ID, shown_id
+
+HEALTH_PATH = "/-/healthz"
+"""Where Ray's proxies ask whether they may send requests here."""
+
+
+class Door:
+    """Whether this process may be sent new requests. The gateway owns it."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+
+DOOR = Door()
+"""This process' one: Serve makes the server around the gateway, and tells neither of the other."""
 
 _SERVE_ONLY = {
     "x-request-disconnect-disabled",
@@ -31,12 +46,16 @@ def middlewares() -> list[Middleware]:
 class Edge:
     """Pure ASGI, outside of Serve's own middleware."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, door: Door = DOOR) -> None:
         self._app = app
+        self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if scope["path"] == HEALTH_PATH and not self._door.is_open:
+            await PlainTextResponse("leaving", status_code=503)(scope, receive, send)
             return
         headers = MutableHeaders(scope=scope)
         for name in {name for name in headers if name.replace("_", "-") in _SERVE_ONLY}:

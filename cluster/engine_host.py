@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 
 from cluster.engine_outbox import Outbox
-from cluster.link import HEARTBEAT_S, Abort, Hello, StepMessage, SubmitReply, encode
+from cluster.link import HEARTBEAT_S, LEAVING, Abort, Hello, StepMessage, SubmitReply, encode
 from cluster.request_owners import RequestOwners
 from engine.block_pool import IntegrityError
 from engine.core import MAX_FAILED_STEPS, EngineCore
@@ -77,6 +77,8 @@ class EngineHost:
         self._watchdog = Watchdog(watchdog_s, clock())
         self._step_begun: float | None = None
         self._dead_because: str | None = None
+        self._is_leaving = False
+        self._has_taken_last = False
         self._last_integrity_check = clock()
 
     # --- the event loop's side -------------------------------------------------------------
@@ -97,6 +99,18 @@ class EngineHost:
         self._running.result()
         for outbox in self._outboxes.values():
             outbox.close()
+
+    def leave(self) -> None:
+        """Refuses all submits from now on and tells every gateway at once; what runs goes on."""
+        self._is_leaving = True
+        self._mailbox.put(self._take_last)
+        for outbox in self._outboxes.values():
+            outbox.put(self._message(()))
+
+    @property
+    def has_finished(self) -> bool:
+        """After `leave`: nothing is left of what was accepted before."""
+        return self._has_taken_last and not self._owners
 
     def check(self) -> None:
         if self._dead_because is not None:
@@ -133,6 +147,8 @@ class EngineHost:
     def submit(self, gateway_id: str, request: Request) -> SubmitReply:
         """Accepts or refuses at once; nothing waits for a step."""
         self.check()
+        if self._is_leaving:
+            return SubmitReply(accepted=False, code=LEAVING, message="this replica takes no more requests")
         try:
             self._core.check_fits(request)
         except RequestRefused as refusal:
@@ -160,7 +176,7 @@ class EngineHost:
                 try:
                     message = await outbox.get(HEARTBEAT_S)
                 except TimeoutError:
-                    message = encode(StepMessage(outputs=(), counters=self._counters))
+                    message = self._message(())
                 if message is None:
                     return
                 yield message
@@ -222,8 +238,14 @@ class EngineHost:
 
     def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
         for gateway_id, rows in self._owners.sort(outputs).items():
-            message = encode(StepMessage(outputs=tuple(rows), counters=self._counters))
+            message = self._message(tuple(rows))
             self._loop.call_soon_threadsafe(self._put, gateway_id, message)
+
+    def _message(self, outputs: tuple[RequestOutput, ...]) -> bytes:
+        return encode(StepMessage(outputs=outputs, counters=self._counters, is_leaving=self._is_leaving))
+
+    def _take_last(self) -> None:
+        self._has_taken_last = True
 
     def _add(self, gateway_id: str, request: Request, arrival_s: float) -> None:
         now = self._clock()

@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import sys
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import msgspec
 from ray import serve
 
-from cluster.engine_host import EngineHost
+from cluster.block_news import BlockNews
+from cluster.engine_host import FATAL_GRACE_S, EngineHost
 from cluster.engine_metrics import EngineMetrics
+from cluster.index_feed import IndexFeed, claim_incarnation
+from cluster.leaving import DRAIN_SLACK_S, end_process, on_sigterm
 from cluster.link import decode_aborts, decode_report, decode_request, encode
 from cluster.loading import load_engine
 from cluster.logs import set_up_logging
+from cluster.prefix_index_redis import RedisPrefixIndex
 from cluster.spec import ClusterSpec
+from tenants.redis_client import connect
 
 log = logging.getLogger("headrace.replica")
 
 SWITCH_INTERVAL_S = 0.0005
 """The engine thread holds the GIL often; at Python's 5 ms the event loop would wait 5 ms each time."""
+POLL_S = 0.05
 
 
 class Replica:
@@ -38,21 +45,27 @@ class Replica:
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        loaded = await loop.run_in_executor(thread, load_engine, spec, self._replica_id)
-        metrics = EngineMetrics(lambda: self._host.counters)
+        news = BlockNews()
+        loaded = await loop.run_in_executor(thread, load_engine, spec, self._replica_id, news)
+        index = RedisPrefixIndex(connect(spec.redis_url))
+        incarnation = await claim_incarnation(index, loaded.hello.incarnation)
+        metrics = EngineMetrics(lambda: self._host.counters, lambda: self._feed.figures)
         self._host = EngineHost(
             loaded.core,
-            loaded.hello,
+            msgspec.structs.replace(loaded.hello, incarnation=incarnation),
             time.monotonic,
             on_step=metrics.observe_step,
             on_integrity_error=metrics.integrity_errors.inc,
-            on_fatal=_end_process,
+            on_fatal=_end_broken,
             watchdog_s=loaded.watchdog_s,
         )
+        self._feed = IndexFeed(index, incarnation, news, self._host.abort, time.monotonic)
         metrics.serve(self._replica_id, spec.run_dir)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()
         self._host.start(loop, thread)
+        self._feed.start()
+        on_sigterm(loop, partial(self._leave, spec.settings.drain_limit_s + DRAIN_SLACK_S))
 
     async def submit(self, gateway_id: str, payload: bytes, *, replica: str) -> bytes:
         return encode(self._host.submit(gateway_id, decode_request(payload)))
@@ -73,14 +86,22 @@ class Replica:
     def check_health(self) -> None:
         self._host.check()
 
+    async def _leave(self, limit_s: float) -> None:
+        """What runs finishes, or is moved by the gateways, within `limit_s`."""
+        self._host.leave()
+        deadline = time.monotonic() + limit_s
+        while not self._host.has_finished and time.monotonic() < deadline:  # noqa: ASYNC110  once a life
+            await asyncio.sleep(POLL_S)
+        await asyncio.sleep(FATAL_GRACE_S)  # the last messages are on their way
+
     def __del__(self) -> None:
         host = getattr(self, "_host", None)  # Serve calls this for a failed constructor, too
         if host is not None:
             host.stop()
+            self._feed.close()
 
 
-def _end_process(error: BaseException) -> None:
+def _end_broken(error: BaseException) -> None:
     """A broken engine must not linger: Serve's replacement is the remedy, a zombie is not."""
     log.critical("the engine failed and this replica ends: %s", type(error).__name__)
-    logging.shutdown()
-    os._exit(1)
+    end_process(1)

@@ -17,7 +17,7 @@ class ReplicaGone(RuntimeError):
 
 
 class ReplicaWatch:
-    """The current replica ids of one deployment. The router owns them; listeners hear on their loop."""
+    """The current replica ids of one pool. The router owns them; listeners hear on their loop."""
 
     def __init__(self) -> None:
         self._ids: frozenset[str] = frozenset()
@@ -39,6 +39,11 @@ class ReplicaWatch:
 _watches: dict[str, ReplicaWatch] = {}
 
 
-def watch(deployment: str) -> ReplicaWatch:
-    """The one watch of a deployment in this process."""
-    return _watches.setdefault(deployment, ReplicaWatch())
+def watch(application: str) -> ReplicaWatch:
+    """The one watch of a pool's application in this process."""
+    return _watches.setdefault(application, ReplicaWatch())
+
+
+def forget(application: str) -> None:
+    """Nobody hears more of it; the next `watch` is a new one."""
+    _watches.pop(application, None)

@@ -23,7 +23,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def kill_the_replica(served: Served) -> None:
-    (replica,) = [p for p in processes_of(served.state_dir) if "headrace:Replica" in " ".join(p.cmdline())]
+    (replica,) = [p for p in processes_of(served.state_dir) if ":Replica" in " ".join(p.cmdline())]
     replica.kill()
 
 
