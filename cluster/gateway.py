@@ -11,22 +11,31 @@ import os
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from random import Random
 
 import psutil
 from fastapi import FastAPI
 from prometheus_client import start_http_server
 from ray import serve
-from ray.serve.handle import DeploymentHandle
 
 from cluster.admission import Admission
 from cluster.api.app import build_app
 from cluster.api.services import Services
 from cluster.cluster_generator import ClusterGenerator
+from cluster.dispatcher import Dispatcher
+from cluster.edge import DOOR
+from cluster.leaving import on_sigterm
+from cluster.link import Abort
 from cluster.links import Links
 from cluster.logs import set_up_logging
-from cluster.replica_registry import watch
-from cluster.serve_link import ServeLink
+from cluster.policies import routing_policy
+from cluster.pools import ReplicaPools
+from cluster.prefix_index import IndexUnavailable
+from cluster.prefix_index_redis import RedisPrefixIndex
+from cluster.rollout_store import RedisRollouts
+from cluster.serve_pool import ServePool, deployed_pools
 from cluster.settings import root_secret
 from cluster.spec import ClusterSpec
 from cluster.telemetry import Telemetry
@@ -36,29 +45,39 @@ from tenants.auth import Authenticator
 from tenants.redis_client import connect
 from tenants.store_redis import RedisTenantStore
 
-REPLICA_DEPLOYMENT = "Replica"
 POLL_S = 0.05
+UNTIL_PROXY_KNOWS_S = 2.0
+"""HAProxy asks for health every second, and once more after 0.25 s if it is bad (`ray_env.py`)."""
 
 
 @serve.ingress()
 class Gateway:
     """One HTTP gateway. Owns its links, its Redis client and its telemetry."""
 
-    async def __init__(self, spec_json: str, replicas: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, spec_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         spec = ClusterSpec.from_json(spec_json)
         set_up_logging(spec.settings.log_level)
         self._gateway_id = secrets.token_hex(8)
         self._telemetry = Telemetry(lambda: self._links.states())
+        self._redis = connect(spec.redis_url)
+        self._index = RedisPrefixIndex(self._redis)
         self._links = Links(
-            lambda replica_id: ServeLink(replicas, self._gateway_id, replica_id),
+            lambda replica_id: self._pools.connect(replica_id),
             time.monotonic,
             self._telemetry.count_discarded,
+            drain_limit_s=spec.settings.drain_limit_s,
+            leave_aborts=self._leave_aborts,
             on_timing=self._telemetry.observe_timing,
             on_lost=self._telemetry.count_lost_link,
         )
         self._services = self._build_services(spec)
-        replicas._init()  # Serve handles are lazy; this starts the router, which feeds the watch
-        watch(REPLICA_DEPLOYMENT).subscribe(asyncio.get_running_loop(), self._links.set_replicas)
+        self._pools = ReplicaPools(
+            deployed_pools,
+            lambda pool_id, listener: ServePool(pool_id, self._gateway_id, listener),
+            self._links.set_replicas,
+        )
+        self._following = asyncio.ensure_future(self._pools.follow())
+        on_sigterm(asyncio.get_running_loop(), partial(self._leave, spec.settings.drain_limit_s))
         self._announcing = asyncio.ensure_future(self._announce(spec))
         gc.freeze()
 
@@ -70,20 +89,24 @@ class Gateway:
         tokenizer = source.tokenizer()
         template = source.chat_template()
         secret = root_secret(spec.settings.state_dir)
-        client = connect(spec.redis_url)
-        store = RedisTenantStore(client)
+        store = RedisTenantStore(self._redis)
+        tokenizer_pool = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        rng = Random(secrets.randbits(64))
+        telemetry = self._telemetry
         generator = ClusterGenerator(
             self._links,
-            Admission(client, self._telemetry.count_degraded_admission),
+            Dispatcher(self._links, routing_policy(spec.settings.routing), rng, time.monotonic),
+            Admission(self._redis, self._index, telemetry.count_degraded_admission, telemetry.count_lookup),
             tokenizer.token_bytes,
             secret,
-            Random(secrets.randbits(64)),
-            self._telemetry.count_discarded,
+            tokenizer_pool,
+            telemetry,
         )
         return Services(
             generator=generator,
             authenticator=Authenticator(store, secret, time.time, on_stale=self._telemetry.count_stale_key),
             store=store,
+            rollouts=RedisRollouts(self._redis, spec.cluster_id),
             secret=secret,
             tokenizer=tokenizer,
             chat_template=ChatTemplate(template, tokenizer) if template else None,
@@ -95,9 +118,14 @@ class Gateway:
             telemetry=self._telemetry,
             clock=time.monotonic,
             wall_clock=time.time,
-            tokenizer_pool=ThreadPoolExecutor(1, thread_name_prefix="tokenizer"),
+            tokenizer_pool=tokenizer_pool,
             draw_seed=lambda: secrets.randbits(64),
         )
+
+    async def _leave_aborts(self, incarnation: int, aborts: tuple[Abort, ...]) -> None:
+        """Without Redis the answers run out."""
+        with suppress(IndexUnavailable):
+            await self._index.leave_aborts(incarnation, aborts)
 
     async def _announce(self, spec: ClusterSpec) -> None:
         """Puts this gateway into the run directory's targets once Serve has opened its direct port."""
@@ -110,7 +138,13 @@ class Gateway:
         )
 
     def _is_ready(self) -> bool:
-        return bool(self._links.candidates())
+        return DOOR.is_open and bool(self._links.candidates())
+
+    async def _leave(self, limit_s: float) -> None:
+        """Nothing new comes once the proxy has seen that the door is closed; until then it is served."""
+        DOOR.is_open = False
+        await asyncio.sleep(UNTIL_PROXY_KNOWS_S)
+        await self.drain(limit_s)
 
     async def drain(self, limit_s: float) -> int:
         """Takes no more work and waits for what runs, `limit_s` at most. Returns how many were left."""

@@ -7,7 +7,6 @@ replicas report the next three; ready is the gateway's own `/ready`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -22,10 +21,20 @@ from rich.console import Console
 
 from cluster.greeting import front_address, greet
 from cluster.output import own_console, send_output_to, waiting_for
-from cluster.preflight import check_device, check_memory, check_port, check_state_dir, open_model, plan_engine
-from cluster.ray_env import ray_environment
+from cluster.preflight import (
+    check_device,
+    check_memory,
+    check_port,
+    check_state_dir,
+    open_golden,
+    open_model,
+    plan_engine,
+)
+from cluster.ray_session import RaySession
 from cluster.redis_check import check_redis
 from cluster.redis_server import RedisServer, RedisServerError
+from cluster.rollout_check import text_rules
+from cluster.rollout_runner import RolloutRunner, open_rollouts
 from cluster.run_dir import RunDir, RunDirBusy
 from cluster.serve_command import SETTINGS_VARIABLE
 from cluster.settings import ServeSettings, root_secret
@@ -39,11 +48,7 @@ from tenants.redis_client import connect
 from tenants.store import StoreUnavailable
 from tenants.store_redis import RedisTenantStore
 
-MAX_ANSWER_S = 600.0
-DRAIN_LIMIT_S = 30.0
 POLL_S = 0.1
-OBJECT_STORE_BYTES = 80 * 2**20
-"""Ray's smallest object store: tokens travel in calls, nothing of ours is stored."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -59,8 +64,10 @@ class Launcher:
         self.stages = Stages(console, time.monotonic)
         self._run_dir: RunDir | None = None
         self._redis: RedisServer | None = None
+        self._ray = RaySession(settings)
         self._keys = KeyFiles(None, None)
         self._is_deployed = False
+        self._rollouts: RolloutRunner | None = None
         self._is_starting = True
         self.is_asked_to_stop = False
 
@@ -82,25 +89,31 @@ class Launcher:
         with self.stages.stage("environment") as detail:
             check_port(settings.host, settings.port)
             check_state_dir(settings.state_dir)
-            check_device(settings.device, settings.replicas)
             source = open_model(settings)
             plan = plan_engine(settings, source)
-            check_memory(settings, source, plan)
+            if settings.ray_address is None:
+                check_device(settings.device, settings.replicas)
+                check_memory(settings, source, plan)
             self._run_dir = self._claim_run_dir()
+            send_output_to(self._run_dir.path / "launch.log")
             root_secret(settings.state_dir)
+            golden, rules = open_golden(settings), text_rules(source)
             detail(f"{source.served_name}, {plan.dtype}, context {plan.config.max_model_len}")
         if plan.warning:
             self._warn(plan.warning)
+        num_nodes = self._join_ray()
         with self.stages.stage("Redis") as detail:
             redis_url = self._open_redis()
             detail("started" if self._redis else "joined")
-        spec = self._spec(plan, settings.served_model_name or source.served_name, redis_url)
+        spec = self._spec(plan, settings.served_model_name or source.served_name, redis_url, num_nodes)
+        spec = spec.model_copy(update={"revision": source.config.revision, "golden": golden})
         with self.stages.stage("Ray"):
-            self._start_ray(spec)
+            self._ray.start(self._run_dir)
             self._deploy(spec)
         self._await_ready(spec)
         self._console.print(f"Ready after {self.stages.elapsed_s:.1f} s.")
         greet(self._console, settings, spec.served_name, self._keys)
+        self._rollouts = open_rollouts(spec, rules, self._console)
 
     def _warn(self, warning: str) -> None:
         self._console.print(f"  [yellow]warning: {warning}[/yellow]", soft_wrap=True)
@@ -137,7 +150,7 @@ class Launcher:
             raise StartError(str(error), "use the HEADRACE_SECRET or --state-dir of then") from None
         return url
 
-    def _spec(self, engine: EnginePlan, served_name: str, redis_url: str) -> ClusterSpec:
+    def _spec(self, engine: EnginePlan, served_name: str, redis_url: str, num_nodes: int) -> ClusterSpec:
         assert self._run_dir is not None
         settings = self._settings.model_copy(update={"state_dir": self._settings.state_dir.resolve()})
         return ClusterSpec(
@@ -147,49 +160,35 @@ class Launcher:
             redis_url=redis_url,
             cluster_id=secrets.token_hex(8),
             run_path=self._run_dir.path,
-            threads_per_replica=max(1, (os.cpu_count() or 1) // settings.replicas),
+            threads_per_replica=max(1, (os.cpu_count() or 1) // -(-settings.replicas // num_nodes)),
+            num_nodes=num_nodes,
         )
 
-    def _start_ray(self, spec: ClusterSpec) -> None:
-        assert self._run_dir is not None
-        os.environ.update(ray_environment(self._run_dir, os.environ))
-        send_output_to(self._run_dir.path / "launch.log")
-        import ray
-        from ray import serve
-
-        settings = self._settings
-        ray.init(
-            address="local",
-            num_cpus=max(os.cpu_count() or 1, settings.replicas + settings.gateways),
-            num_gpus=settings.replicas if settings.device == "cuda" else 0,
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-            namespace="headrace",
-            _temp_dir=str(self._run_dir.ray),
-        )
-        serve.start(
-            http_options=serve.HTTPOptions(host=settings.host, port=settings.port),
-            proxy_location="HeadOnly",
-        )
+    def _join_ray(self) -> int:
+        """The number of Ray's nodes: 1 where it will be started here."""
+        address = self._settings.ray_address
+        if address is None:
+            return 1
+        with self.stages.stage("nodes") as detail:
+            num_nodes = self._ray.join(address)
+            detail(f"{num_nodes} joined")
+        return num_nodes
 
     def _deploy(self, spec: ClusterSpec) -> None:
         from ray import serve
-        from ray.serve.api import RunTarget
 
-        from cluster.application import build_application
+        from cluster.application import gateways, pool
 
-        target = RunTarget(build_application(spec, MAX_ANSWER_S), name="headrace", route_prefix="/")
-        serve.run_many([target], wait_for_applications_running=False)
+        targets = [pool(spec, spec.settings.replicas), gateways(spec)]
+        serve.run_many(targets, wait_for_applications_running=False)
         self._is_deployed = True
 
     def _await_ready(self, spec: ClusterSpec) -> None:
-        from cluster.application import deploy_failure
+        from cluster.serve_control import deploy_failure
 
         watch = StartWatch(
             self.stages,
-            StartReports(spec.redis_url, spec.cluster_id),
+            StartReports(spec.redis_url, spec.reports_id),
             deploy_failure,
             time.monotonic,
             self._pause,
@@ -206,7 +205,9 @@ class Launcher:
             raise Interrupted
 
     def check(self) -> None:
-        """Tells, once, if Redis has ended by itself."""
+        """Goes on with a rollout, if there is one, and tells, once, if Redis has ended by itself."""
+        if self._rollouts is not None:
+            self._rollouts.tick()
         if self._redis is not None and not self._redis.is_running:
             self._console.print(
                 "[bold red]Redis has ended[/bold red]; keys cannot be checked until a restart"
@@ -231,11 +232,12 @@ class Launcher:
         if self._is_deployed:
             from cluster.application import shut_down
 
+            limit_s = self._settings.drain_limit_s
             with waiting_for(self._console, "draining"):
-                num_cut = asyncio.run(shut_down(DRAIN_LIMIT_S))
+                num_cut = asyncio.run(shut_down(limit_s))
             if num_cut:
-                self._console.print(f"{num_cut} request(s) were cut off after {DRAIN_LIMIT_S:.0f} s")
-        ray.shutdown()
+                self._console.print(f"{num_cut} request(s) were cut off after {limit_s:g} s")
+        self._ray.close()
 
 
 async def _seed_record(redis_url: str, state_dir: Path) -> KeyFiles:

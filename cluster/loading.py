@@ -6,14 +6,18 @@ import secrets
 import time
 from dataclasses import dataclass
 
+from cluster.golden import BUILT_IN
+from cluster.golden_check import NEAR_TIE, GoldenCheck
 from cluster.link import Hello
 from cluster.spec import ClusterSpec
 from cluster.start_reports import StageReport, StartReports
+from engine.block_events import BlockListener
 from engine.block_hash import model_root
 from engine.build import build_executor
 from engine.core import EngineCore
+from engine.executor import Executor
 from engine.faults import FaultyExecutor, parse_faults
-from engine.loading.source import ModelError, resolve_model
+from engine.loading.source import ModelError, ModelSource, resolve_model
 from engine.policy import FirstComeFirstServed
 from engine.scheduler import Scheduler
 
@@ -25,15 +29,19 @@ SLOWER_THAN_WARM_UP = 2.0
 class LoadedEngine:
     core: EngineCore
     hello: Hello
+    """Its incarnation is drawn and not claimed yet."""
     watchdog_s: float
     """How long it may stand still: what was asked for, and never less than a long step can take."""
 
 
-def load_engine(spec: ClusterSpec, replica_id: str) -> LoadedEngine:
-    """Loads weights, takes the KV pool and warms up. A failure is reported, then raised."""
-    reports = StartReports(spec.redis_url, spec.cluster_id)
+def load_engine(spec: ClusterSpec, replica_id: str, listener: BlockListener) -> LoadedEngine:
+    """Loads weights, takes the KV pool, warms up and asks golden prompts. A failure is reported, then raised.
+
+    `listener` is told what becomes of the engine's blocks.
+    """
+    reports = StartReports(spec.redis_url, spec.reports_id)
     try:
-        return _load(spec, replica_id, reports)
+        return _load(spec, replica_id, reports, listener)
     except Exception as error:
         message, remedy = _explain(error)
         reports.push(StageReport(replica_id, reports.current, 0.0, error=message, remedy=remedy))
@@ -42,8 +50,9 @@ def load_engine(spec: ClusterSpec, replica_id: str) -> LoadedEngine:
         reports.close()
 
 
-def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEngine:
+def _load(spec: ClusterSpec, replica_id: str, reports: StartReports, listener: BlockListener) -> LoadedEngine:
     source, config = resolve_model(spec.settings.model), spec.engine.config
+    _check_revision(spec, source)
     executor = build_executor(
         source,
         config,
@@ -54,9 +63,13 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEn
         num_threads=spec.threads_per_replica,
         stage=lambda name: reports.stage(replica_id, name, time.monotonic),
     )
+    with reports.stage(replica_id, "golden", time.monotonic) as detail:
+        detail(_ask_golden(spec, source, executor))
     if spec.settings.fault is not None:
         executor = FaultyExecutor(executor, parse_faults(spec.settings.fault))
-    scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
+    scheduler = Scheduler(
+        config, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids, listener=listener
+    )
     core = EngineCore(scheduler, executor, time.monotonic)
     hello = Hello(
         replica_id=replica_id,
@@ -71,6 +84,34 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports) -> LoadedEn
     )
     longest_step_s = SLOWER_THAN_WARM_UP * reports.seconds.get("warm-up", 0.0)
     return LoadedEngine(core, hello, max(spec.settings.watchdog_s, longest_step_s))
+
+
+def _check_revision(spec: ClusterSpec, source: ModelSource) -> None:
+    """Raises ModelError if the files are not those that the launcher saw: no version comes in unasked."""
+    if spec.revision not in (None, source.config.revision):
+        raise ModelError(
+            f"the files of {spec.settings.model} are revision {source.config.revision[:12]}, "
+            f"not {spec.revision[:12]} as when this version was started",
+            "put the files of then back, or roll the new ones out: headrace rollout --revision …",
+        )
+
+
+def _ask_golden(spec: ClusterSpec, source: ModelSource, executor: Executor) -> str:
+    """What to show beside the stage. Raises ModelError for an answer that is not good.
+
+    The scheduler is one of its own: of the answers nothing is cached, counted or held.
+    """
+    config, prompts = spec.engine.config, spec.golden or BUILT_IN
+    scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
+    is_exact = spec.settings.deterministic or source.tape is not None
+    check = GoldenCheck(
+        EngineCore(scheduler, executor, time.monotonic),
+        source.tokenizer(),
+        config,
+        near_tie=0.0 if is_exact else NEAR_TIE[spec.engine.dtype],
+    )
+    num_near_ties = check.check(prompts)
+    return f"{len(prompts)} prompt(s), {num_near_ties} near tie(s)"
 
 
 def _explain(error: Exception) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from cluster.golden import GoldenPrompt, read_golden
 from cluster.settings import ServeSettings
 from cluster.spec import EnginePlan
 from cluster.stages import StartError
@@ -106,24 +107,34 @@ def check_memory(
     *,
     beside_bytes: int = CLUSTER_OVERHEAD_BYTES,
 ) -> None:
-    """Raises `StartError` if this machine's free memory cannot hold the replicas, and `beside_bytes`.
-
-    A tape holds no KV and computes nothing.
-    """
+    """Raises `StartError` if this machine's free memory cannot hold the replicas, and `beside_bytes`."""
     if settings.device != "cpu":
         return
-    each = source.weights_bytes(plan.dtype) + REPLICA_OVERHEAD_BYTES
-    if source.tape is None:
-        each += settings.kv_memory + activation_bytes(
-            source.config, plan.config, plan.dtype, plan.kv_dtype, deterministic=settings.deterministic
-        )
-    needed = settings.replicas * each + beside_bytes
+    needed = settings.replicas * replica_bytes(settings, source, plan) + beside_bytes
     free = psutil.virtual_memory().available
     if needed > free:
         raise StartError(
             f"{settings.replicas} replica(s) need {_gib(needed)} of memory and {_gib(free)} are free",
             "lower --kv-memory or --replicas, or use a smaller --model",
         )
+
+
+def replica_bytes(settings: ServeSettings, source: ModelSource, plan: EnginePlan) -> int:
+    """Main memory of one replica on the CPU. A tape holds no KV and computes nothing."""
+    needed = source.weights_bytes(plan.dtype) + REPLICA_OVERHEAD_BYTES
+    if source.tape is None:
+        needed += settings.kv_memory + activation_bytes(
+            source.config, plan.config, plan.dtype, plan.kv_dtype, deterministic=settings.deterministic
+        )
+    return needed
+
+
+def open_golden(settings: ServeSettings) -> tuple[GoldenPrompt, ...]:
+    """The golden prompts that were given; none is fine. Raises `StartError`."""
+    try:
+        return read_golden(settings.golden) if settings.golden is not None else ()
+    except ValueError as error:
+        raise StartError(f"--golden {error}", "mend the file, or leave --golden away") from None
 
 
 def check_state_dir(path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cluster.routing import Routing
 from engine.faults import parse_faults
 
 ENV_PREFIX = "HEADRACE_"
@@ -24,10 +25,10 @@ TEST_FIELDS = frozenset({"fault"})
 FAULTS_ALLOWED = "HEADRACE_ALLOW_FAULTS"
 """Environment variable without which `--fault` is refused: it has no place in service."""
 Device = Literal["cpu", "cuda"]
-Routing = Literal["token-load", "round-robin", "least-load", "power-of-two", "affinity"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _MEMORY = re.compile(r"([0-9]{1,15})([kKmMgG]?)")
+_RAY_ADDRESS = re.compile(r"auto|[^:/\s]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -44,6 +45,10 @@ class ServeSettings(BaseSettings):
     gateways: int = Field(1, ge=1, le=64, description="HTTP gateways behind the front port")
     host: str = Field("127.0.0.1", description="address the front port listens on")
     port: int = Field(8000, ge=1, le=65535, description="front port")
+    ray_address: str | None = Field(
+        None,
+        description="Ray to join: host:port, or auto for the one on this machine; default: one is started",
+    )
     redis_url: str | None = Field(None, description="existing Redis ≥ 6.2; default: one is started")
     state_dir: Path = Field(Path(".headrace"), description="keys, secret, Redis data")
     device: Device = Field("cpu", description="where the engine computes; cuda is untested without a GPU")
@@ -74,6 +79,9 @@ class ServeSettings(BaseSettings):
         le=3600,
         description="how long a leaving replica or gateway may finish its answers before they move or end",
     )
+    golden: Path | None = Field(
+        None, description="JSONL of prompts, and how their answers begin, that each replica must pass first"
+    )
     log_level: LogLevel = Field("info", description="what goes to the log files")
     fault: str | None = Field(None, description="steps that fail on purpose, for tests: raise@3,nan@5:0")
 
@@ -86,6 +94,13 @@ class ServeSettings(BaseSettings):
         if parts is None:
             raise ValueError("give bytes, or 512M, 1G")
         return int(parts[1]) * _UNITS[parts[2].lower()]
+
+    @field_validator("ray_address")
+    @classmethod
+    def _ray_address_is_of_a_cluster(cls, value: str | None) -> str | None:
+        if value is not None and not _RAY_ADDRESS.fullmatch(value):
+            raise ValueError("give auto, or host:port as `ray start --head` printed it")
+        return value
 
     @field_validator("fault")
     @classmethod

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from cluster.golden import GoldenPrompt
 from cluster.run_dir import RunDir
 from cluster.settings import ServeSettings
 from engine.config import EngineConfig
@@ -34,8 +35,21 @@ class ClusterSpec(BaseModel):
     redis_url: str
     cluster_id: str
     """Random; tells this start from earlier ones."""
+    pool_id: str = "1"
+    """Of the replicas that are told this: lower-case letters, digits, hyphens. A gateway reads all pools."""
     run_path: Path
     threads_per_replica: int
+    num_nodes: int = 1
+    """Of Ray, as the start found it."""
+    revision: str | None = None
+    """Of the model that the launcher saw; a replica that finds other files refuses to load them."""
+    golden: tuple[GoldenPrompt, ...] = ()
+    """Each replica answers these before it serves; without any, the built-in one."""
+
+    @property
+    def reports_id(self) -> str:
+        """Where the replicas of this pool tell how far their start is."""
+        return f"{self.cluster_id}:{self.pool_id}"
 
     @property
     def run_dir(self) -> RunDir:

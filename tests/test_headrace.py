@@ -82,8 +82,9 @@ def test_every_option_has_a_help_text_or_choices_that_say_it(name: str) -> None:
 
 def test_the_front_page_lists_every_command_with_its_line() -> None:
     shown = CliRunner().invoke(headrace.main, ["-h"]).output
+    width = max(map(len, headrace.COMMANDS))
     for name, entry in headrace.COMMANDS.items():
-        assert f"  {name:<6} {entry.summary}" in shown
+        assert f"  {name:<{width}}  {entry.summary}\n" in shown
 
 
 def test_an_unknown_command_is_named_and_exits_2() -> None:

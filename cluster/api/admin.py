@@ -28,11 +28,11 @@ _admin = require("admin")
 router = APIRouter(prefix="/admin/v1", tags=["admin"], dependencies=[Depends(_admin)])
 
 
-def _services(request: Request) -> Services:
+def services_of(request: Request) -> Services:
     return request.app.state.services  # type: ignore[no-any-return]
 
 
-def _body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
+def body_of(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
     """A dependency that reads the body as `model`. Raises `ApiError` 400 naming the field."""
 
     async def read(request: Request) -> Model:
@@ -45,17 +45,17 @@ def _body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
     return read
 
 
-_new_tenant, _new_key = _body(NewTenant), _body(NewKey)
+_new_tenant, _new_key = body_of(NewTenant), body_of(NewKey)
 
 
-def _documented(model: type[BaseModel]) -> dict[str, Any]:
-    """How a body that `_body` reads appears in the API's description."""
+def documented(model: type[BaseModel]) -> dict[str, Any]:
+    """How a body that `body_of` reads appears in the API's description."""
     content = {"application/json": {"schema": model.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 @contextmanager
-def _store_errors() -> Iterator[None]:
+def store_errors() -> Iterator[None]:
     """The store's refusals as answers: 404, 409, 503."""
     try:
         yield
@@ -72,9 +72,9 @@ def _sentence(error: Exception) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-@router.post("/tenants", status_code=201, openapi_extra=_documented(NewTenant))
+@router.post("/tenants", status_code=201, openapi_extra=documented(NewTenant))
 async def create_tenant(
-    body: NewTenant = Depends(_new_tenant), services: Services = Depends(_services)
+    body: NewTenant = Depends(_new_tenant), services: Services = Depends(services_of)
 ) -> JSONResponse:
     """Makes a tenant. 409 if the id is taken."""
     tenant = Tenant(
@@ -83,23 +83,23 @@ async def create_tenant(
         tier=body.tier,
         created_at=services.wall_clock(),
     )
-    with _store_errors():
+    with store_errors():
         await services.store.create_tenant(tenant)
     return JSONResponse(tenant_view(tenant), 201)
 
 
 @router.get("/tenants")
-async def list_tenants(services: Services = Depends(_services)) -> JSONResponse:
+async def list_tenants(services: Services = Depends(services_of)) -> JSONResponse:
     """All tenants, by id."""
-    with _store_errors():
+    with store_errors():
         tenants = await services.store.list_tenants()
     return JSONResponse(list_view([tenant_view(tenant) for tenant in tenants]))
 
 
 @router.get("/tenants/{tenant_id}")
-async def get_tenant(tenant_id: str, services: Services = Depends(_services)) -> JSONResponse:
+async def get_tenant(tenant_id: str, services: Services = Depends(services_of)) -> JSONResponse:
     """One tenant."""
-    with _store_errors():
+    with store_errors():
         tenant = await services.store.get_tenant(tenant_id)
         if tenant is None:
             raise NotFound(f"there is no tenant {tenant_id}")
@@ -108,20 +108,20 @@ async def get_tenant(tenant_id: str, services: Services = Depends(_services)) ->
 
 @router.delete("/tenants/{tenant_id}", status_code=204)
 async def delete_tenant(
-    tenant_id: str, services: Services = Depends(_services), caller: Identity = Depends(_admin)
+    tenant_id: str, services: Services = Depends(services_of), caller: Identity = Depends(_admin)
 ) -> Response:
     """Removes a tenant with all its keys. 409 for the caller's own: that would lock everybody out."""
     if tenant_id == caller.tenant.tenant_id:
         raise ApiError(409, "conflict", "A tenant can't be deleted with a key of its own.")
-    with _store_errors():
+    with store_errors():
         await services.store.delete_tenant(tenant_id)
     services.authenticator.forget_tenant(tenant_id)
     return Response(status_code=204)
 
 
-@router.post("/tenants/{tenant_id}/keys", status_code=201, openapi_extra=_documented(NewKey))
+@router.post("/tenants/{tenant_id}/keys", status_code=201, openapi_extra=documented(NewKey))
 async def create_key(
-    tenant_id: str, body: NewKey = Depends(_new_key), services: Services = Depends(_services)
+    tenant_id: str, body: NewKey = Depends(_new_key), services: Services = Depends(services_of)
 ) -> JSONResponse:
     """Makes a key. The field `key` of this answer is the only place where it is ever shown."""
     key, now = new_key(), services.wall_clock()
@@ -134,15 +134,15 @@ async def create_key(
         created_at=now,
         expires_at=None if body.expires_in_s is None else now + body.expires_in_s,
     )
-    with _store_errors():
+    with store_errors():
         await services.store.create_key(record)
     return JSONResponse({**key_view(record), "key": key}, 201, headers={"Cache-Control": "no-store"})
 
 
 @router.get("/tenants/{tenant_id}/keys")
-async def list_keys(tenant_id: str, services: Services = Depends(_services)) -> JSONResponse:
+async def list_keys(tenant_id: str, services: Services = Depends(services_of)) -> JSONResponse:
     """A tenant's keys, oldest first, without the keys themselves."""
-    with _store_errors():
+    with store_errors():
         keys = await services.store.list_keys(tenant_id)
     return JSONResponse(list_view([key_view(key) for key in keys]))
 
@@ -151,13 +151,13 @@ async def list_keys(tenant_id: str, services: Services = Depends(_services)) -> 
 async def delete_key(
     tenant_id: str,
     key_id: str,
-    services: Services = Depends(_services),
+    services: Services = Depends(services_of),
     caller: Identity = Depends(_admin),
 ) -> Response:
     """Ends a key: at once in this gateway, within 1 s in the others. 409 for the caller's own."""
     if key_id == caller.key.key_id:
         raise ApiError(409, "conflict", "A key can't delete itself: use another one.")
-    with _store_errors():
+    with store_errors():
         await services.store.delete_key(tenant_id, key_id)
     services.authenticator.forget_key(key_id)
     return Response(status_code=204)

@@ -15,7 +15,7 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from cluster.api import admin, chat, completions, health, models, openapi
+from cluster.api import admin, chat, completions, health, models, openapi, rollouts
 from cluster.api.auth import require
 from cluster.api.errors import ApiError
 from cluster.api.middleware import RequestMiddleware
@@ -45,7 +45,7 @@ def build_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.started_at = int(services.wall_clock())
     app.add_middleware(RequestMiddleware, services=services)
-    for module in (chat, completions, models, health, openapi, admin):
+    for module in (chat, completions, models, health, openapi, admin, rollouts):
         app.include_router(module.router)
     return app
 

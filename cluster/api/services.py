@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from cluster.api.pace import Timings
 from cluster.generation import Generator
+from cluster.rollout_store import Rollouts
 from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
 from engine.tokenizer import Tokenizer
@@ -25,6 +26,7 @@ class Services:
     generator: Generator
     authenticator: Authenticator
     store: TenantStore
+    rollouts: Rollouts
     secret: bytes
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None

@@ -17,6 +17,15 @@ listen stats
 """
 
 
+def test_a_front_that_is_open_to_all_stays_so() -> None:
+    opened = mend(CONFIG.replace("127.0.0.1:8000", "*:8000"))
+    assert [line.strip() for line in opened.splitlines() if "bind" in line] == [
+        "bind 127.0.0.1:9101",
+        "bind *:8000",
+        "bind 127.0.0.1:8404",
+    ]
+
+
 def test_open_binds_move_to_loopback_and_the_front_stays() -> None:
     assert [line.strip() for line in mend(CONFIG).splitlines() if "bind" in line] == [
         "bind 127.0.0.1:9101",
@@ -37,4 +46,5 @@ def test_mending_twice_changes_nothing() -> None:
 def test_ray_s_template_holds_what_we_mend() -> None:
     template = files("ray.serve._private").joinpath("haproxy_templates.py").read_text()
     assert "    option splice-request\n" in template
-    assert "    bind :{{ config.metrics_port }}\n" in template
+    assert "frontend prometheus\n    bind :{{ config.metrics_port }}\n" in template
+    assert "listen stats\n  bind *:{{ config.stats_port }}\n" in template

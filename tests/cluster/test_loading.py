@@ -11,16 +11,20 @@ import msgspec
 import pytest
 
 from cluster import loading
+from cluster.block_news import BlockNews, Stored
+from cluster.golden import GoldenPrompt
 from cluster.loading import LoadedEngine, load_engine
 from cluster.settings import FAULTS_ALLOWED, ServeSettings
 from cluster.spec import ClusterSpec, EnginePlan
+from engine.block_events import NOBODY, BlockListener
 from engine.block_hash import model_root
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.loading.source import ModelError
 from engine.request import SamplingParams, TokenLogprobs
 from engine.torch_executor import TorchExecutor
 from tests.builders import make_request, run_to_end
-from tests.builders_model import TINY, make_torch_core, tiny_source
+from tests.builders_model import TINY, make_torch_core, tiny_answers, tiny_source
 
 
 class NoReports:
@@ -40,7 +44,14 @@ class NoReports:
     def close(self) -> None: ...
 
 
-def load(monkeypatch: pytest.MonkeyPatch, kv_dtype: str = "float32", **settings: Any) -> LoadedEngine:
+def load(
+    monkeypatch: pytest.MonkeyPatch,
+    kv_dtype: str = "float32",
+    listener: BlockListener = NOBODY,
+    golden: tuple[GoldenPrompt, ...] = (),
+    revision: str | None = None,
+    **settings: Any,
+) -> LoadedEngine:
     monkeypatch.setattr(loading, "StartReports", NoReports)
     spec = ClusterSpec(
         settings=ServeSettings(**{"model": str(TINY)} | settings),
@@ -50,8 +61,10 @@ def load(monkeypatch: pytest.MonkeyPatch, kv_dtype: str = "float32", **settings:
         cluster_id="c",
         run_path=Path("/tmp/hr-0/abcdef"),
         threads_per_replica=1,
+        golden=golden,
+        revision=revision,
     )
-    return load_engine(ClusterSpec.from_json(spec.to_json()), "replica")
+    return load_engine(ClusterSpec.from_json(spec.to_json()), "replica", listener)
 
 
 def built(**choices: Any) -> EngineCore:
@@ -95,9 +108,49 @@ def test_a_fault_strikes_if_it_was_asked_for(
     assert run_to_end(core)["r"][-1].error_code == error_code
 
 
+def test_what_becomes_of_blocks_is_told_from_the_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    news = BlockNews()
+    core = load(monkeypatch, model="tape:", listener=news).core
+    assert news.take() == []
+    request = make_request("r", 80, block_size=16)
+    core.add(request)
+    run_to_end(core)
+    assert news.take() == [Stored(request.hash_root, request.block_hashes[3])]
+
+
 @pytest.mark.parametrize(("warm_up_s", "watchdog_s"), [(0.4, 5.0), (19.0, 38.0)])
 def test_a_step_as_long_as_the_warm_up_is_no_standstill(
     monkeypatch: pytest.MonkeyPatch, warm_up_s: float, watchdog_s: float
 ) -> None:
     monkeypatch.setattr(NoReports, "seconds", {"warm-up": warm_up_s})
     assert load(monkeypatch).watchdog_s == watchdog_s
+
+
+def test_golden_answers_are_the_model_s_own_and_leave_the_engine_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    news = BlockNews()
+    counters = load(monkeypatch, listener=news, golden=(GoldenPrompt(**tiny_answers()[0]),)).core.counters()
+    assert counters == msgspec.structs.replace(built().counters(), blocks_total=counters.blocks_total)
+    assert news.take() == []
+
+
+def test_a_replica_that_answers_otherwise_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = GoldenPrompt(**tiny_answers()[0])
+    assert right.token_ids is not None
+    wrong = right.model_copy(update={"token_ids": [*right.token_ids[:3], right.token_ids[3] + 1]})
+    with pytest.raises(ModelError, match="golden prompt 2 got another answer than expected, from token 4"):
+        load(monkeypatch, golden=(right, wrong))
+
+
+def test_a_fault_that_was_asked_for_counts_steps_of_service_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FAULTS_ALLOWED, "1")
+    core = load(monkeypatch, model="tape:", fault="raise@1").core
+    core.add(make_request("r", 5, block_size=16))
+    assert run_to_end(core)["r"][-1].error_code == "engine_error"
+
+
+def test_files_that_the_launcher_did_not_see_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    load(monkeypatch, revision=tiny_source().config.revision)
+    with pytest.raises(ModelError, match="not 0123456789ab as when this version was started"):
+        load(monkeypatch, revision="0123456789abcdef")

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from cluster.golden import GoldenPrompt
 from cluster.preflight import (
     CLUSTER_OVERHEAD_BYTES,
     REPLICA_OVERHEAD_BYTES,
@@ -20,6 +21,7 @@ from cluster.preflight import (
     check_memory,
     check_port,
     check_state_dir,
+    open_golden,
     open_model,
     plan_engine,
 )
@@ -255,3 +257,17 @@ def test_a_gpu_for_each_replica_is_asked_for_before_ray_starts(tmp_path: Path) -
     check_device("cpu", 9, tmp_path)
     with pytest.raises(StartError, match=r"needs 3 GPU\(s\), one a replica, and this machine has 2"):
         check_device("cuda", 3, tmp_path)
+
+
+class TestGolden:
+    def test_a_file_gives_its_prompts_and_none_is_fine(self, tmp_path: Path) -> None:
+        path = tmp_path / "golden.jsonl"
+        path.write_text('{"prompt": "x"}\n')
+        assert open_golden(settings(golden=path)) == (GoldenPrompt(prompt="x"),)
+        assert open_golden(settings()) == ()
+
+    def test_a_bad_file_is_named_with_its_flag(self, tmp_path: Path) -> None:
+        path = tmp_path / "golden.jsonl"
+        path.write_text("{}\n")
+        with pytest.raises(StartError, match=r"--golden .*golden\.jsonl line 1: give one of prompt"):
+            open_golden(settings(golden=path))

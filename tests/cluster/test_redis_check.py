@@ -36,9 +36,14 @@ def test_our_own_server_passes_without_a_warning(server: RedisServer) -> None:
     assert check_redis(server.url).warnings == ()
 
 
+def test_a_server_is_told_from_others_by_its_run_id(server: RedisServer, client: Redis) -> None:
+    assert check_redis(server.url).run_id == client.info("server")["run_id"] != ""
+
+
 @pytest.mark.parametrize("version", ["6.2.0", "6.2.14", "7.0.0", "10.1.2"])
 def test_versions_from_6_2_on_are_fine(version: str) -> None:
-    assert judge_redis(GOOD | {"redis_version": version}) == (version, ())
+    facts = judge_redis(GOOD | {"redis_version": version})
+    assert (facts.version, facts.warnings) == (version, ())
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.0", "unknown", ""])

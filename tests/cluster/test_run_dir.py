@@ -170,3 +170,25 @@ def test_targets_of_the_dead_are_taken_out_by_whoever_comes_next(tmp_path: Path)
     RunDir(tmp_path).add_target("127.0.0.1:2", {"process": "replica"})
     (left,) = json.loads((tmp_path / "targets.json").read_text())
     assert left["targets"] == ["127.0.0.1:2"]
+
+
+def test_a_node_s_directory_is_private_and_the_same_for_all_clusters_on_it(tmp_path: Path) -> None:
+    node = RunDir.of_node(tmp_path)
+    (node.path / "haproxy").touch()
+    assert RunDir.of_node(tmp_path).path == node.path
+    assert (node.path / "haproxy").exists()
+    assert node.path.stat().st_mode & 0o777 == 0o700
+    assert len(str(node.path)) - len(str(tmp_path)) == len(f"/hr-{os.getuid()}/123456")
+
+
+def test_a_node_s_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
+    RunDir.of_node(tmp_path).path.chmod(0o755)
+    with pytest.raises(PermissionError, match="is not a private directory of this user"):
+        RunDir.of_node(tmp_path)
+
+
+def test_a_process_on_a_node_without_a_launcher_makes_the_directory_for_its_target(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "base" / "run")
+    run_dir.add_target("127.0.0.1:9001", {"process": "replica"})
+    assert [target["targets"] for target in targets(run_dir)] == [["127.0.0.1:9001"]]
+    assert run_dir.path.stat().st_mode & 0o777 == 0o700

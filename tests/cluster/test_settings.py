@@ -62,6 +62,8 @@ def test_every_field_has_a_flag_and_a_help_text() -> None:
         (["--deterministic", "--kv-cache-dtype", "bfloat16"], "--kv-cache-dtype float32 or auto"),
         (["--deterministic", "--kv-cache-dtype", "bfloat16"], "--deterministic"),
         (["--kv-memory", "foo"], "--kv-memory: give bytes, or 512M, 1G (given: 'foo')"),
+        (["--ray-address", "ray://head:10001"], "--ray-address: give auto, or host:port"),
+        (["--ray-address", "head"], "--ray-address: give auto, or host:port"),
         (["--fault", "raise@3"], f"--fault: is for tests only: it needs {FAULTS_ALLOWED}=1"),
     ],
 )
@@ -112,3 +114,8 @@ def test_the_environment_s_secret_wins(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HEADRACE_SECRET", "from the environment")
     assert root_secret(tmp_path) == b"from the environment"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", ["auto", "10.0.0.1:6379", "head.example:6379", "[::1]:6379"])
+def test_a_ray_is_named_by_its_address(given: str) -> None:
+    assert ServeSettings(ray_address=given).ray_address == given

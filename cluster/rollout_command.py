@@ -1,0 +1,168 @@
+"""`headrace rollout`: asks a running cluster for a rolling update and shows it step by step."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+_POLL_S = 0.5
+_CALL_TIMEOUT_S = 10.0
+_PATIENCE_S = 30.0
+"""A gateway that was asked may end; another one answers within this time."""
+
+
+class _CannotRun(Exception):
+    """Nobody to ask, or refused before anything began; one line."""
+
+
+@click.command()
+@click.option("--model", help="New model, as for headrace serve; a path on the launcher's machine.")
+@click.option("--revision", help="How the digest of the files there begins; alone: they were replaced.")
+@click.option(
+    "--golden",
+    type=click.Path(path_type=Path),
+    help='JSONL that each new replica must pass: {"prompt": …, "text": …} or token_ids.',
+)
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The cluster.")
+@click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    default=Path(".headrace/admin.key"),
+    show_default=True,
+    help="File with a key of scope admin.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The rollout as the last line of stdout.")
+@click.option("--wait/--no-wait", "waits", default=True, show_default=True, help="Until it is over.")
+def rollout(
+    model: str | None,
+    revision: str | None,
+    golden: Path | None,
+    url: str,
+    key_file: Path,
+    as_json: bool,
+    waits: bool,
+) -> None:
+    """Replace all replicas by a new version, one by one, while requests go on.
+
+    Each new replica has to load and to answer golden prompts before the next one
+    starts. If one fails, the old version is restored. Exit status: 0 the new
+    version serves, 1 it failed and the old one serves, 2 it could not begin.
+
+    \b
+    Examples:
+      headrace rollout --model /models/v2.gguf --golden golden.jsonl
+      headrace rollout --revision 4f1c09
+    """
+    if model is None and revision is None:
+        raise click.UsageError("give --model, --revision or both")
+    body = {"model": _absolute(model), "revision": revision, "golden": _golden(golden)}
+    try:
+        shown = _run(url, _key(key_file), {name: given for name, given in body.items() if given}, waits)
+    except _CannotRun as error:
+        click.echo(f"headrace rollout: {error}", err=True)
+        sys.exit(2)
+    if as_json:
+        click.echo(json.dumps(shown))
+    sys.exit(1 if shown["state"] == "failed" else 0)
+
+
+def _absolute(model: str | None) -> str | None:
+    """A path that is here is named so that the launcher finds it, wherever that was started."""
+    return str(Path(model).resolve()) if model is not None and Path(model).exists() else model
+
+
+def _golden(path: Path | None) -> list[dict[str, Any]]:
+    from cluster.golden import read_golden
+
+    if path is None:
+        return []
+    try:
+        return [prompt.model_dump(exclude_none=True) for prompt in read_golden(path)]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--golden") from None
+
+
+def _key(path: Path) -> str:
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise click.BadParameter(f"{path} cannot be read: {reason}", param_hint="--key-file") from None
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise click.BadParameter(f"{path} holds no key", param_hint="--key-file")
+    return key
+
+
+def _run(url: str, key: str, body: dict[str, Any], waits: bool) -> dict[str, Any]:
+    """The rollout as it was last seen. Raises `_CannotRun`."""
+    import httpx
+    from rich.console import Console
+
+    from cluster.output import waiting_for
+
+    console = Console(stderr=True, highlight=False)
+    try:
+        client = httpx.Client(
+            base_url=url.rstrip("/").removesuffix("/v1"),
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=_CALL_TIMEOUT_S,
+            trust_env=False,
+        )
+        with client:
+            shown = _answer(client.post("/admin/v1/rollouts", json=body))
+            console.print(f"rollout {shown['rollout_id']}")
+            if waits:
+                with waiting_for(console, "rolling out"):
+                    shown = _follow(client, console, shown)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise _CannotRun(f"nothing answers at {url} ({type(error).__name__})") from None
+    _conclude(console, shown)
+    return shown
+
+
+def _follow(client: Any, console: Any, shown: dict[str, Any]) -> dict[str, Any]:
+    import httpx
+
+    num_told, last_heard = 0, time.monotonic()
+    while True:
+        for step in shown["steps"][num_told:]:
+            clock = time.strftime("%H:%M:%S", time.localtime(step["at"]))
+            console.print(f"  {clock}  {step['text']}", markup=False, soft_wrap=True)
+        num_told = len(shown["steps"])
+        if shown["state"] in ("done", "failed"):
+            return shown
+        time.sleep(_POLL_S)
+        try:
+            answer = client.get(f"/admin/v1/rollouts/{shown['rollout_id']}")
+        except httpx.HTTPError:
+            answer = None
+        if answer is not None and answer.status_code < 500:
+            shown, last_heard = _answer(answer), time.monotonic()
+        elif time.monotonic() - last_heard > _PATIENCE_S:
+            raise _CannotRun("the cluster does not answer any more; the rollout may go on")
+
+
+def _answer(answer: Any) -> dict[str, Any]:
+    """Raises `_CannotRun` with the server's own words."""
+    try:
+        told = answer.json()
+        if answer.status_code < 300 and isinstance(told["steps"], list):
+            return dict(told)
+        message = str(told["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"what answers is no headrace cluster ({answer.status_code})"
+    raise _CannotRun(message)
+
+
+def _conclude(console: Any, shown: dict[str, Any]) -> None:
+    if shown["state"] == "done":
+        console.print(f"done: {shown['num_updated']} replica(s) of the new version serve")
+    elif shown["state"] == "failed":
+        console.print(f"failed: {shown['error']}", markup=False, soft_wrap=True)
+        if shown["remedy"]:
+            console.print(f"  remedy: {shown['remedy']}", markup=False, soft_wrap=True)
