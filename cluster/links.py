@@ -190,11 +190,17 @@ class Links:
             reason = await self._read_until_broken(link)
             if link.hello is not None:
                 backoff = MIN_BACKOFF_S
-                log.warning("link to replica %s is down: %s", link.replica_id, reason)
-                self._on_lost()
+                self._tell_of_the_end(link, reason)
             link.take_down(reason)
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF_S)
+
+    def _tell_of_the_end(self, link: LinkState, reason: LinkDown) -> None:
+        if link.is_leaving and not link.inboxes:
+            log.info("replica %s has left", link.replica_id)
+        else:
+            log.warning("link to replica %s is down: %s", link.replica_id, reason)
+            self._on_lost()
 
     async def _read_until_broken(self, link: LinkState) -> LinkDown:
         stream = link.calls.attach()

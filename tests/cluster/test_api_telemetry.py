@@ -230,6 +230,23 @@ async def test_a_replica_that_leaves_is_lost_only_if_its_answers_had_not_ended()
     await links.close()
 
 
+@pytest.mark.parametrize("has_finished", [True, False])
+async def test_a_replica_that_said_that_it_leaves_is_lost_only_with_answers(has_finished: bool) -> None:
+    telemetry = Telemetry(dict)
+    replica = FakeReplica("a")
+    links = Links(lambda _: replica, lambda: 0.0, on_lost=telemetry.count_lost_link)
+    links.set_replicas(frozenset({"a"}))
+    await settle()
+    await links.submit("a", request("r"), 3, asyncio.Event())
+    replica.say(is_leaving=True)
+    if has_finished:
+        replica.say(row("r", 0, 5, finish="stop"), is_leaving=True)
+    replica.die()
+    await settle()
+    assert value(telemetry.registry, "lost_links_total") == (not has_finished)
+    await links.close()
+
+
 async def test_a_link_that_breaks_is_counted_once_and_one_that_was_never_there_is_not() -> None:
     telemetry = Telemetry(dict)
     replicas = {name: FakeReplica(name) for name in ("broken", "leaving")}
