@@ -28,7 +28,7 @@ from cluster.dispatcher import Dispatcher
 from cluster.edge import DOOR
 from cluster.leaving import on_sigterm
 from cluster.link import Abort
-from cluster.links import Links
+from cluster.links import COALESCE_S, Links
 from cluster.logs import set_up_logging
 from cluster.policies import routing_policy
 from cluster.pools import ReplicaPools
@@ -66,6 +66,7 @@ class Gateway:
             time.monotonic,
             self._telemetry.count_discarded,
             drain_limit_s=spec.settings.drain_limit_s,
+            coalesce_s=COALESCE_S,
             leave_aborts=self._leave_aborts,
             on_timing=self._telemetry.observe_timing,
             on_lost=self._telemetry.count_lost_link,

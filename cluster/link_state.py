@@ -32,6 +32,10 @@ class LinkState:
         self.taken_in: set[str] = set()
         """Accepted before the last message; the next one's counters hold them for certain."""
         self.inboxes: dict[str, TokenInbox] = {}
+        self.fresh: set[TokenInbox] = set()
+        """What their readers were not told of yet."""
+        self.announced_at = NEVER
+        self.announcing: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
         self.emptied = asyncio.Event()
         """Set whenever the last request ends."""
@@ -59,6 +63,14 @@ class LinkState:
         for request_id in self.taken_in:
             self.in_flight.pop(request_id, None)
         self.taken_in, self.acknowledged = self.acknowledged, set()
+
+    def announce(self, now: float) -> None:
+        """Wakes the readers of all that came."""
+        for inbox in self.fresh:
+            inbox.announce()
+        self.fresh.clear()
+        self.announced_at = now
+        self.announcing = None
 
     def drop(self, request_id: str) -> None:
         self.in_flight.pop(request_id, None)

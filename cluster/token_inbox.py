@@ -17,7 +17,7 @@ class TokenInbox:
 
     A sibling is live until its last output has come or its reader has ended it. Each sibling's
     outputs are in order and there once each; those of several come as the replica made them.
-    `wake` is set whenever `take` may have something new; several inboxes may share one.
+    `wake` is set by `announce` and by the end; several inboxes may share one.
     """
 
     def __init__(self, request: Request, replica_id: str, wake: asyncio.Event) -> None:
@@ -52,6 +52,9 @@ class TokenInbox:
         if output.finish_reason is not None:
             del self._next_index[output.sibling]
         self._outputs.append(output)
+
+    def announce(self) -> None:
+        """Wakes the reader: there is something to take."""
         self._wake.set()
 
     def fail(self, reason: LinkDown) -> None:

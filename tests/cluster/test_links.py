@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cluster.link import Abort, LinkDown, ReplicaLeft, SubmitReply
+from cluster.links import Links
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
+from tests.cluster.fake_replica import FakeReplica, got, request, row, settle
 from tests.cluster.fake_replica import LinkRig as Rig
-from tests.cluster.fake_replica import got, request, row, settle
 
 
 @pytest.fixture
@@ -211,6 +212,30 @@ async def test_an_abort_that_cannot_be_sent_is_left_for_the_incarnation(linked: 
     linked.links.abort(inbox)
     await settle()
     assert linked.left == [(ord("a"), Abort("r"))]
+
+
+async def test_readers_are_woken_at_once_and_then_no_more_often_than_told() -> None:
+    replica = FakeReplica("a")
+    links = Links(lambda _: replica, lambda: 0.0, coalesce_s=0.05)
+    links.set_replicas(frozenset({"a"}))
+    await settle()
+    wake = asyncio.Event()
+    inbox = await links.submit("a", request(), 3, wake)
+    assert isinstance(inbox, TokenInbox)
+    replica.say(row("r", 0, 5))
+    await settle()
+    assert wake.is_set()
+    wake.clear()
+    inbox.take()
+    replica.say(row("r", 1, 6))
+    replica.say(row("r", 2, 7, finish="stop"))
+    await settle()
+    assert not wake.is_set()
+    await wake.wait()
+    output = inbox.take()
+    assert output is not None
+    assert (output.token_ids, output.finish_reason) == ((6, 7), "stop")
+    await links.close()
 
 
 async def test_arrival_is_when_a_replica_can_work_that_could_not(rig: Rig) -> None:

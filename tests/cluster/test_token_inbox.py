@@ -122,10 +122,12 @@ def test_a_dead_link_is_told_after_what_came() -> None:
             inbox.take()
 
 
-def test_its_reader_is_woken_by_tokens_and_by_the_link_s_death() -> None:
+def test_its_reader_is_woken_when_told_to_and_by_the_link_s_death() -> None:
     wake = asyncio.Event()
     inbox = TokenInbox(request(), "a", wake)
     inbox.put(row("r", 0, 5))
+    assert not wake.is_set()
+    inbox.announce()
     assert wake.is_set()
     wake.clear()
     inbox.fail(LinkDown("gone"))
