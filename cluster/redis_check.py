@@ -17,6 +17,8 @@ _TIMEOUT_S = 2.0
 
 class RedisFacts(NamedTuple):
     version: str
+    run_id: str
+    """Tells this server from others, until it restarts."""
     warnings: tuple[str, ...]
     """What works, and may lose data."""
 
@@ -72,7 +74,7 @@ def judge_redis(info: dict[str, Any]) -> RedisFacts:
         warnings.append(
             "Redis keeps no append-only file, a restart may lose tenants and keys: set appendonly yes"
         )
-    return RedisFacts(version, tuple(warnings))
+    return RedisFacts(version, str(info.get("run_id", "")), tuple(warnings))
 
 
 def _parse(version: str) -> tuple[int, ...]:

@@ -48,6 +48,18 @@ class RunDir:
             raise
         return run_dir
 
+    @classmethod
+    def of_node(cls, temp: Path = Path("/tmp")) -> RunDir:
+        """The one that Ray's nodes on this machine share if they run this code: it holds HAProxy's files."""
+        name = blake2b(str(Path(__file__).resolve()).encode(), digest_size=3).hexdigest()
+        run_dir = cls(temp / f"hr-{os.getuid()}" / name)
+        run_dir._make()
+        return run_dir
+
+    def _make(self) -> None:
+        _make_private(self.path.parent)
+        _make_private(self.path)
+
     def _take_lock(self, path: Path) -> None:
         lock = open(path, "a")  # noqa: SIM115  held for the life of the process
         try:
@@ -74,8 +86,10 @@ class RunDir:
     def add_target(self, metrics_address: str, labels: dict[str, str]) -> None:
         """Puts one process into `targets.json`, in Prometheus' file_sd format, under a lock, atomically.
 
-        Processes that have died are taken out: who replaces them comes by here.
+        Processes that have died are taken out: who replaces them comes by here. On a node where no
+        launcher runs, this makes the directory.
         """
+        self._make()
         path = self.path / "targets.json"
         with open(self.path / "targets.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
