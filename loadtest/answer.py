@@ -64,6 +64,8 @@ class Answer:
         self._is_done = False
         self._failure: str | None = None
         self.reason = ""
+        self.replica = ""
+        self._pieces: list[str] = []
         self.token_times: list[float] = []
         self.last_token_at: float | None = None
 
@@ -95,7 +97,13 @@ class Answer:
             self.reason = body.error.message
         self._usage = body.usage or self._usage
         self._has_finished |= any(choice.finish_reason for choice in body.choices)
-        return any(choice.piece for choice in body.choices)
+        pieces = [choice.piece for choice in body.choices]
+        self._pieces += pieces
+        return any(pieces)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
 
     @property
     def status(self) -> str:

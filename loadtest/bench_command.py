@@ -1,11 +1,14 @@
-"""`headrace bench …`: measures one part at a time, in this process."""
+"""`headrace bench …`: measures one part at a time."""
 
 from __future__ import annotations
 
 import click
 
 from loadtest.engine_command import engine
+from loadtest.gateway_command import gateway
+from loadtest.index_command import index
 from loadtest.pressure_command import pressure
+from loadtest.routing_command import routing
 from loadtest.study_command import batching, chunking, paging
 
 
@@ -17,5 +20,5 @@ def bench() -> None:
     """
 
 
-for command in (engine, pressure, paging, batching, chunking):
+for command in (engine, gateway, index, routing, pressure, paging, batching, chunking):
     bench.add_command(command)

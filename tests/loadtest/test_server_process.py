@@ -1,0 +1,91 @@
+"""A server of our own: awaited until it is ready, quoted when it dies, stopped whatever happens."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from loadtest import server_process
+from loadtest.server_process import CannotStart, served
+
+READY_THEN_WAIT = """
+import signal, sys
+signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
+print("starting", flush=True)
+print("Ready after 0.1 s.", flush=True)
+signal.pause()
+"""
+DIES = "import sys; print('one\\ntwo'); sys.exit('no such model')"
+
+
+class Program:
+    """Runs a script where `headrace serve` would run; keeps its flags and process."""
+
+    def __init__(self, script: str) -> None:
+        self._script = script
+        self.arguments: list[str] = []
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        self.arguments = list(arguments)
+        with open(log, "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", self._script], stdout=output, stderr=subprocess.STDOUT
+            )
+        return self.process
+
+
+def test_a_server_is_there_inside_the_block_and_asked_to_stop_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program(READY_THEN_WAIT)
+    monkeypatch.setattr(server_process, "_start", program.start)
+    with served(["--model=tape:"]) as server:
+        assert program.process is not None
+        assert program.process.poll() is None
+        state_dir, port = server.key_file.parent, server.url.rsplit(":")[-1]
+        own = [f"--port={port}", f"--state-dir={state_dir}"]
+        assert program.arguments == ["-m", "headrace", "serve", "--model=tape:", *own]
+    assert program.process.returncode == 7
+    assert not state_dir.exists()
+
+
+def test_a_server_is_stopped_when_the_block_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(READY_THEN_WAIT)
+    monkeypatch.setattr(server_process, "_start", program.start)
+
+    def fail() -> None:
+        with served([]):
+            raise RuntimeError("a fault")
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        fail()
+    assert program.process is not None
+    assert program.process.poll() == 7
+
+
+def test_a_server_that_dies_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(DIES)
+    monkeypatch.setattr(server_process, "_start", program.start)
+    with pytest.raises(CannotStart, match=r"a server did not start: .*no such model"), served([]):
+        pytest.fail("there is no server")
+
+
+def test_a_server_that_is_never_ready_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(READY_THEN_WAIT.replace("Ready", "Nearly"))
+    monkeypatch.setattr(server_process, "_start", program.start)
+    monkeypatch.setattr(server_process, "START_TIMEOUT_S", 0.0)
+    with pytest.raises(CannotStart), served([]):
+        pytest.fail("there is no server")
+    assert program.process is not None
+    assert program.process.poll() is not None
+
+
+def test_no_flag_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_REPLICAS", "9")
+    monkeypatch.setenv("UNRELATED", "1")
+    passed_on = server_process.without_settings()
+    assert "HEADRACE_REPLICAS" not in passed_on
+    assert passed_on["UNRELATED"] == "1"
