@@ -1,0 +1,148 @@
+"""kill -9, a frozen process, a poisonous request: what clients notice of each, under load."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.conftest import tape_rows
+from tests.e2e.served import Served
+from tests.e2e.steady_load import SteadyLoad
+
+NUM_REPLICAS = 3
+POISON = 3
+"""A byte that no good prompt has."""
+TEXTS = {f"prompt {length}": "0123456789"[:10] * (length // 10) for length in (20, 60, 200, 400)}
+ENDLESS = "endless"
+CAPACITY_BACK_WITHIN_S = 15.0
+FROZEN_REPLACED_WITHIN_S = 30.0
+ABORTED_WITHIN_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    state_dir = tmp_path_factory.mktemp("kills")
+    tape = state_dir / "tape.jsonl"
+    tapes = {prompt: list(text.encode()) for prompt, text in TEXTS.items()} | {ENDLESS: list(b"x" * 6000)}
+    tape.write_text(tape_rows(tapes))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HEADRACE_ALLOW_FAULTS", "1")
+        options = ("--kv-memory", "64M", "--fault", f"poison:{POISON}")
+        sizes = ("--replicas", str(NUM_REPLICAS), "--gateways", "2")
+        served = Served(state_dir, "--model", f"tape:{tape}?step_ms=5", *options, *sizes)
+    yield served
+    assert served.close() == 0
+
+
+def members(served: Served, kind: str) -> dict[int, dict[str, Any]]:
+    """The living replicas or gateways, by pid."""
+    found = {int(one["labels"]["pid"]): one for one in served.targets() if one["labels"]["process"] == kind}
+    return {pid: one for pid, one in found.items() if psutil.pid_exists(pid)}
+
+
+def wait_for_members(served: Served, kind: str, count: int, within_s: float) -> float:
+    """The seconds that it took."""
+    begun = time.monotonic()
+    while len(members(served, kind)) < count:
+        assert time.monotonic() - begun < within_s, f"{len(members(served, kind))} of {count} {kind}s"
+        time.sleep(0.1)
+    return time.monotonic() - begun
+
+
+def all_well(load: SteadyLoad) -> None:
+    for kind, outcomes in load.outcomes.items():
+        assert set(outcomes) == {"ok"}, f"{kind}: {outcomes}"
+
+
+def kill_a_replica(served: Served, number: signal.Signals) -> int:
+    pid = random.choice(sorted(members(served, "replica")))
+    os.kill(pid, number)
+    return pid
+
+
+def test_nobody_notices_the_death_of_a_replica_but_by_a_pause(cluster: Served) -> None:
+    with SteadyLoad(cluster, TEXTS, streams=6, wholes=6) as load:
+        load.wait_for(20, within_s=30)
+        kill_a_replica(cluster, signal.SIGKILL)
+        wait_for_members(cluster, "replica", NUM_REPLICAS, CAPACITY_BACK_WITHIN_S)
+        load.wait_for(20, within_s=30)
+    all_well(load)
+
+
+def test_a_frozen_replica_loses_its_work_to_others_and_is_replaced(cluster: Served) -> None:
+    with SteadyLoad(cluster, TEXTS, streams=4, wholes=4) as load:
+        load.wait_for(10, within_s=30)
+        frozen = kill_a_replica(cluster, signal.SIGSTOP)
+        deadline = time.monotonic() + FROZEN_REPLACED_WITHIN_S
+        while psutil.pid_exists(frozen):
+            assert time.monotonic() < deadline, "the frozen replica is still there"
+            time.sleep(0.1)
+        wait_for_members(cluster, "replica", NUM_REPLICAS, CAPACITY_BACK_WITHIN_S)
+        load.wait_for(10, within_s=30)
+    all_well(load)
+    assert load.longest_pause_s < 10
+
+
+def test_the_death_of_a_gateway_ends_its_own_requests_and_no_one_else_s(cluster: Served) -> None:
+    cluster.wait_until_idle(10)
+    (doomed, first), (_, second) = sorted(members(cluster, "gateway").items())
+    urls = [f"http://{one['labels']['direct_address']}" for one in (first, second)]
+    headers = {"Authorization": f"Bearer {cluster.demo_key}"}
+    body = {"model": "tape", "prompt": ENDLESS, "max_tokens": 6000, "stream": True}
+    with SteadyLoad(cluster, TEXTS, streams=2, wholes=2, url=urls[1]) as load:
+        load.wait_for(5, within_s=30)
+        with httpx.stream(
+            "POST", f"{urls[0]}/v1/completions", json=body, headers=headers, timeout=60
+        ) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("data: ")
+            os.kill(doomed, signal.SIGKILL)
+            killed_at = time.monotonic()
+            with pytest.raises(httpx.HTTPError):
+                list(lines)
+        load.wait_for(5, within_s=30)
+    all_well(load)
+    cluster.wait_until_idle(max(0.1, ABORTED_WITHIN_S - (time.monotonic() - killed_at)))
+    wait_for_members(cluster, "gateway", 2, CAPACITY_BACK_WITHIN_S)
+
+
+@pytest.mark.soak
+def test_a_poisonous_request_ends_two_replicas_and_no_more(cluster: Served) -> None:
+    with SteadyLoad(cluster, TEXTS, streams=3, wholes=3) as load, cluster.http() as client:
+        load.wait_for(10, within_s=30)
+        before = set(members(cluster, "replica"))
+        body = {"model": "tape", "prompt": chr(POISON), "max_tokens": 5}
+        answer = client.post("/v1/completions", json=body)
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "poisonous_request"
+        assert answer.headers["x-should-retry"] == "false"
+        assert len(before & set(members(cluster, "replica"))) == NUM_REPLICAS - 2
+        load.wait_for(10, within_s=60)
+        wait_for_members(cluster, "replica", NUM_REPLICAS, 2 * CAPACITY_BACK_WITHIN_S)
+    all_well(load)
+    logs = (cluster.state_dir / "run").resolve().rglob("replica_*.log")
+    request_id = answer.headers["x-request-id"]
+    assert any(f"request {request_id} is poisonous" in path.read_text(errors="replace") for path in logs)
+
+
+@pytest.mark.soak
+def test_twenty_kills_cost_no_answer(cluster: Served) -> None:
+    """Each kill waits until capacity is back."""
+    seconds = []
+    with SteadyLoad(cluster, TEXTS, streams=6, wholes=6) as load:
+        for _ in range(20):
+            load.wait_for(10, within_s=30)
+            kill_a_replica(cluster, signal.SIGKILL)
+            seconds.append(wait_for_members(cluster, "replica", NUM_REPLICAS, CAPACITY_BACK_WITHIN_S))
+            load.wait_for(10, within_s=30)
+    print(json.dumps({"answers": load.num_answers, "back_after_s": seconds, "pause_s": load.longest_pause_s}))
+    all_well(load)
