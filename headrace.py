@@ -22,7 +22,7 @@ COMMANDS = {
     "serve": Entry("cluster.serve_command:serve", "Start a cluster on this machine and serve."),
     "ray-env": Entry("cluster.ray_env_command:ray_env", "Run `ray start` as headrace needs it."),
     "rollout": Entry(
-        "cluster.rollout_command:rollout", "Replace the replicas of a running cluster by a new version."
+        "cluster.rollout.command:rollout", "Replace the replicas of a running cluster by a new version."
     ),
     "bench": Entry("loadtest.bench_command:bench", "Measure one part alone, such as the engine."),
     "load": Entry("loadtest.load_command:load", "Measure a running server under load."),

@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 
 from cluster.api.auth import store_unavailable
 from cluster.api.errors import ApiError
-from cluster.prefix_index import IndexUnavailable
-from cluster.prefix_index_redis import RedisPrefixIndex
+from cluster.index.prefix_index import IndexUnavailable
+from cluster.index.redis_index import RedisPrefixIndex
 from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.store import CorruptRecord
 from tenants.store_redis import TENANTS_KEY, decode_tenant

@@ -11,9 +11,9 @@ from cluster.admission import Admitted, Lookup
 from cluster.cluster_generation import ClusterGeneration, Observer
 from cluster.dispatcher import Dispatcher, Journey
 from cluster.generation import GenerationRequest
+from cluster.index.prefix_index import INDEX_EVERY
 from cluster.link import Hello
 from cluster.links import Links
-from cluster.prefix_index import INDEX_EVERY
 from cluster.prompt_chains import PromptChains
 from cluster.sibling_text import SiblingText
 from tenants.tenant import Tenant, cache_salt

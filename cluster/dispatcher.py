@@ -13,9 +13,9 @@ from cluster.api.errors import ApiError, bad_request, deadline_exceeded, no_capa
 from cluster.api.waiting import first_of
 from cluster.attempts import Attempts
 from cluster.generation import GenerationRequest
+from cluster.index.prefix_index import indexed
 from cluster.link import LEAVING, LinkDown, SubmitReply
 from cluster.links import Links
-from cluster.prefix_index import indexed
 from cluster.probation import Probation
 from cluster.prompt_chains import PromptChains
 from cluster.routed_prefixes import RoutedPrefixes

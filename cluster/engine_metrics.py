@@ -20,8 +20,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.prefix_index import IndexState
-from cluster.prefix_publisher import IndexFigures
+from cluster.index.prefix_index import IndexState
+from cluster.index.publisher import IndexFigures
 from cluster.run_dir import RunDir
 from engine.counters import EngineCounters
 from engine.prefix_stats import MISS_REASONS

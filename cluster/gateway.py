@@ -26,15 +26,15 @@ from cluster.api.services import Services
 from cluster.cluster_generator import ClusterGenerator
 from cluster.dispatcher import Dispatcher
 from cluster.edge import DOOR
+from cluster.index.prefix_index import IndexUnavailable
+from cluster.index.redis_index import RedisPrefixIndex
 from cluster.leaving import on_sigterm
 from cluster.link import Abort
 from cluster.links import COALESCE_S, Links
 from cluster.logs import set_up_logging
 from cluster.policies import routing_policy
 from cluster.pools import ReplicaPools
-from cluster.prefix_index import IndexUnavailable
-from cluster.prefix_index_redis import RedisPrefixIndex
-from cluster.rollout_store import RedisRollouts
+from cluster.rollout.store import RedisRollouts
 from cluster.serve_pool import ServePool, deployed_pools
 from cluster.settings import root_secret
 from cluster.spec import ClusterSpec

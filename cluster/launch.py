@@ -33,8 +33,8 @@ from cluster.preflight import (
 from cluster.ray_session import RaySession
 from cluster.redis_check import check_redis
 from cluster.redis_server import RedisServer, RedisServerError
-from cluster.rollout_check import text_rules
-from cluster.rollout_runner import RolloutRunner, open_rollouts
+from cluster.rollout.check import text_rules
+from cluster.rollout.runner import RolloutRunner, open_rollouts
 from cluster.run_dir import RunDir, RunDirBusy
 from cluster.serve_command import SETTINGS_VARIABLE
 from cluster.settings import ServeSettings, root_secret

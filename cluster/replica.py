@@ -14,15 +14,15 @@ from functools import partial
 import msgspec
 from ray import serve
 
-from cluster.block_news import BlockNews
 from cluster.engine_host import FATAL_GRACE_S, EngineHost
 from cluster.engine_metrics import EngineMetrics
-from cluster.index_feed import IndexFeed, claim_incarnation
+from cluster.index.block_news import BlockNews
+from cluster.index.feed import IndexFeed, claim_incarnation
+from cluster.index.redis_index import RedisPrefixIndex
 from cluster.leaving import DRAIN_SLACK_S, end_process, on_sigterm
 from cluster.link import decode_aborts, decode_report, decode_request, encode
 from cluster.loading import load_engine
 from cluster.logs import set_up_logging
-from cluster.prefix_index_redis import RedisPrefixIndex
 from cluster.spec import ClusterSpec
 from tenants.redis_client import connect
 

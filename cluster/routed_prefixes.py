@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cluster.prefix_index import INDEX_EVERY
+from cluster.index.prefix_index import INDEX_EVERY
 
 REMEMBERED_S = 2.0
 MAX_HASHES = 131_072

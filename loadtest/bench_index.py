@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from cluster.prefix_index import INDEX_EVERY, Changes, IndexUnavailable, indexed
-from cluster.prefix_index_redis import RedisPrefixIndex
+from cluster.index.prefix_index import INDEX_EVERY, Changes, IndexUnavailable, indexed
+from cluster.index.redis_index import RedisPrefixIndex
 from loadtest.percentiles import percentiles
 
 MAX_LOOKUP_P50_MS = 0.7

@@ -12,9 +12,11 @@ import msgspec
 from loadtest.answer import Answer
 from loadtest.event_stream import EventStream
 from loadtest.record import RequestRecord
+from loadtest.workload import Prompt
 
 Endpoint = Literal["chat", "completions"]
 _PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+_REPLICA_HEADER = "x-headrace-replica"
 _CONNECT_TIMEOUT_S = 5.0
 _MAX_REASON_CHARS = 200
 
@@ -28,29 +30,28 @@ class Ask(NamedTuple):
 
     model: str
     endpoint: Endpoint
-    output_tokens: int
     is_streamed: bool = True
     ignore_eos: bool = True
     tenant: str = "default"
 
-    def body(self, prompt: list[int] | str) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": self.model, "max_tokens": self.output_tokens, "temperature": 0}
+    def body(self, prompt: Prompt) -> bytes:
+        body: dict[str, Any] = {"model": self.model, "max_tokens": prompt.output_tokens, "temperature": 0}
         if self.endpoint == "chat":
-            body["messages"] = [{"role": "user", "content": prompt}]
+            body["messages"] = [{"role": "user", "content": prompt.content}]
         else:
-            body["prompt"] = prompt
+            body["prompt"] = prompt.content
         if self.ignore_eos:
             body["ignore_eos"] = True
         if self.is_streamed:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return body
+        return msgspec.json.encode(body)  # 128 K token ids take 1.3 ms, and httpx 15
 
 
 def open_http(url: str, key: str | None, concurrency: int) -> httpx.AsyncClient:
     """A client for `url` (with or without `/v1` at its end) that no proxy of the environment slows down."""
     return httpx.AsyncClient(
         base_url=url.rstrip("/").removesuffix("/v1"),
-        headers={"Authorization": f"Bearer {key}"} if key else {},
+        headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
         timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         trust_env=False,
@@ -94,13 +95,15 @@ class LoadClient:
         self._clock = clock
         self._timeout_s = timeout_s
 
-    async def send(self, prompt: list[int] | str, intended_at: float) -> RequestRecord:
+    async def send(self, prompt: Prompt, intended_at: float) -> RequestRecord:
         """Never raises for what a server or a network does: that is the record's status."""
-        answer = Answer(self._ask.output_tokens if self._ask.ignore_eos else None)
+        answer = Answer(prompt.output_tokens if self._ask.ignore_eos else None)
+        sent_at = self._clock()
         status = await self._exchange(prompt, answer)
         return RequestRecord(
             tenant=self._ask.tenant,
             intended_at=intended_at,
+            sent_at=sent_at,
             finished_at=self._clock(),
             status=status,
             token_times=tuple(answer.token_times),
@@ -108,6 +111,7 @@ class LoadClient:
             prompt_tokens=answer.prompt_tokens,
             output_tokens=answer.output_tokens,
             cached_tokens=answer.cached_tokens,
+            replica=answer.replica,
             reason=self._without_key(answer.reason)[:_MAX_REASON_CHARS],
         )
 
@@ -116,13 +120,14 @@ class LoadClient:
         key = self._http.headers.get("Authorization", "").removeprefix("Bearer ")
         return text.replace(key, "…") if key else text
 
-    async def _exchange(self, prompt: list[int] | str, answer: Answer) -> str:
+    async def _exchange(self, prompt: Prompt, answer: Answer) -> str:
         path, body = _PATHS[self._ask.endpoint], self._ask.body(prompt)
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._http.stream("POST", path, json=body) as response,
+                self._http.stream("POST", path, content=body) as response,
             ):
+                answer.replica = response.headers.get(_REPLICA_HEADER, "")
                 if response.status_code != 200:
                     answer.on_body(await response.aread())
                     return str(response.status_code)

@@ -46,7 +46,7 @@ def index(as_json: bool, **given: Any) -> None:
     """
     from redis.exceptions import RedisError
 
-    from cluster.prefix_index import IndexUnavailable
+    from cluster.index.prefix_index import IndexUnavailable
     from cluster.redis_server import RedisServerError
     from loadtest.bench_index import IndexLoad
 

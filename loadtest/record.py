@@ -21,6 +21,7 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     tenant: str
     intended_at: float
+    sent_at: float
     finished_at: float
     status: str
     token_times: tuple[float, ...] = ()
@@ -28,6 +29,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    replica: str = ""
+    """The engine that answered, if the server named it."""
     reason: str = ""
     """What the server said of a refusal, if it did."""
 
@@ -38,6 +41,11 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def is_rejected(self) -> bool:
         return self.status in REJECTED
+
+    @property
+    def send_lag_s(self) -> float:
+        """How much later than intended the client sent it."""
+        return self.sent_at - self.intended_at
 
     @property
     def e2e_s(self) -> float:
@@ -68,9 +76,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     ended_at: float
     concurrency: int
+    offered_s: float | None = None
+    """For how long requests were due, whatever became of them; None in a closed loop."""
     num_unfinished: int = 0
     is_interrupted: bool = False
 
     @property
     def elapsed_s(self) -> float:
         return self.ended_at - self.started_at
+
+    @property
+    def num_sent(self) -> int:
+        return len(self.records) + self.num_unfinished

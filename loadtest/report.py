@@ -7,11 +7,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.closed_loop import ClosedLoop
+from loadtest.loop import LoadLoop
 from loadtest.record import OK
 
 
-def progress_line(loop: ClosedLoop) -> str:
+def progress_line(loop: LoadLoop) -> str:
     done = len(loop.records)
     failed = sum(not record.is_ok for record in loop.records)
     tokens = sum(record.output_tokens for record in loop.records if record.is_ok)
@@ -34,7 +34,9 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
         f"offered {summary['offered_rps']:.2f}/s   achieved {summary['achieved_rps']:.2f}/s   "
         f"goodput {summary['goodput_rps']:.2f}/s at {bounds}",
         f"output {summary['output_tokens_per_s']:.1f} tokens/s   prompt tokens from cache "
-        f"{'-' if summary['hit_rate'] is None else format(summary['hit_rate'], '.1%')}",
+        f"{_percent(summary['hit_rate'])}{_of_ideal(summary)}",
+        _replicas(summary),
+        _lateness(summary),
         _problems(summary),
     ):
         if line:
@@ -43,9 +45,40 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
 
 def _title(summary: dict[str, Any]) -> str:
     return (
-        f"{summary['requests']} requests, {summary['concurrency']} at once, {summary['elapsed_s']:.1f} s"
+        f"{summary['requests']} requests, {'at most ' if summary['loop'] == 'open' else ''}"
+        f"{summary['concurrency']} at once, {summary['elapsed_s']:.1f} s"
         + (" (interrupted)" if summary["interrupted"] else "")
     )
+
+
+def _of_ideal(summary: dict[str, Any]) -> str:
+    if summary["hits_of_ideal"] is None:
+        return ""
+    return f", {_percent(summary['hits_of_ideal'])} of the ideal {_percent(summary['ideal_hit_rate'])}"
+
+
+def _replicas(summary: dict[str, Any]) -> str:
+    """Only where there is a choice between several."""
+    replicas = summary["replicas"].values()
+    if len(replicas) < 2:
+        return ""
+    counts = ", ".join(str(one["requests"]) for one in replicas)
+    ratio = summary["in_flight_max_over_mean"]
+    return (
+        f"requests per replica {counts}   in flight max/mean {'-' if ratio is None else format(ratio, '.2f')}"
+    )
+
+
+def _lateness(summary: dict[str, Any]) -> str:
+    if summary["loop"] == "closed" or summary["send_lag_p99_ms"] is None:
+        return ""
+    return (
+        f"sent late by {summary['send_lag_p99_ms']:.1f} ms (p99), {summary['send_lag_max_ms']:.1f} ms (most)"
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else format(share, ".1%")
 
 
 def _problems(summary: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.golden import MAX_GOLDEN_PROMPTS, GoldenPrompt
-from cluster.rollout import Rollout
+from cluster.rollout.rollout import Rollout
 
 
 class NewRollout(BaseModel):

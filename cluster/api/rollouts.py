@@ -12,7 +12,7 @@ from cluster.api.admin_types import list_view
 from cluster.api.auth import require
 from cluster.api.rollout_types import NewRollout, rollout_view
 from cluster.api.services import Services
-from cluster.rollout import Rollout
+from cluster.rollout.rollout import Rollout
 
 router = APIRouter(prefix="/admin/v1", tags=["admin"], dependencies=[Depends(require("admin"))])
 _new_rollout = body_of(NewRollout)

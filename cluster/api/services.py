@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from cluster.api.pace import Timings
 from cluster.generation import Generator
-from cluster.rollout_store import Rollouts
+from cluster.rollout.store import Rollouts
 from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
 from engine.tokenizer import Tokenizer

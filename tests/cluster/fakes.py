@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from cluster.api.app import build_app
 from cluster.api.services import Services
 from cluster.generation import GenerationRequest, TextDelta, Usage
-from cluster.rollout import Rollout
+from cluster.rollout.rollout import Rollout
 from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
 from engine.request import Timing

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from redis.asyncio import Redis
 
-from cluster.prefix_index import INDEX_EVERY, Changes, PrefixIndex
-from cluster.prefix_index_memory import MemoryPrefixIndex
-from cluster.prefix_index_redis import INCARNATIONS_KEY, RedisPrefixIndex
+from cluster.index.memory_index import MemoryPrefixIndex
+from cluster.index.prefix_index import INDEX_EVERY, Changes, PrefixIndex
+from cluster.index.redis_index import INCARNATIONS_KEY, RedisPrefixIndex
 from tests.builders_tenants import FakeClock
 
 ROOT = b"root of one tenant"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.block_news import Event, Stored
-from cluster.prefix_index import IndexState
-from cluster.prefix_publisher import Batch, PrefixPublisher
+from cluster.index.block_news import Event, Stored
+from cluster.index.prefix_index import IndexState
+from cluster.index.publisher import Batch, PrefixPublisher
 
 ROOT = b"root"
 TICK_S = 0.125

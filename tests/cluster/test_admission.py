@@ -14,8 +14,8 @@ from redis.asyncio.client import Pipeline
 
 from cluster.admission import Admission, Lookup
 from cluster.api.errors import ApiError
-from cluster.prefix_index import Changes
-from cluster.prefix_index_redis import RedisPrefixIndex, entries_of
+from cluster.index.prefix_index import Changes
+from cluster.index.redis_index import RedisPrefixIndex, entries_of
 from engine.block_hash import hash_blocks
 from tenants.redis_client import connect
 from tenants.store_redis import TENANTS_KEY

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster import engine_metrics
 from cluster.engine_metrics import EngineMetrics
-from cluster.prefix_publisher import IndexFigures
+from cluster.index.publisher import IndexFigures
 from cluster.run_dir import RunDir
 from engine.counters import EngineCounters
 from tests.cluster.fake_replica import IDLE, row

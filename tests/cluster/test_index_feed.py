@@ -12,13 +12,20 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from cluster.block_news import BlockNews
-from cluster.digest_round import ROUND_S
-from cluster.index_feed import MAX_CLAIMS, IndexFeed, claim_incarnation
+from cluster.index.block_news import BlockNews
+from cluster.index.digest_round import ROUND_S
+from cluster.index.feed import MAX_CLAIMS, IndexFeed, claim_incarnation
+from cluster.index.memory_index import MemoryPrefixIndex
+from cluster.index.prefix_index import (
+    HEARTBEAT_S,
+    INCARNATION_TTL_S,
+    Beat,
+    Changes,
+    IndexUnavailable,
+    PrefixIndex,
+)
+from cluster.index.redis_index import RedisPrefixIndex
 from cluster.link import Abort
-from cluster.prefix_index import HEARTBEAT_S, INCARNATION_TTL_S, Beat, Changes, IndexUnavailable, PrefixIndex
-from cluster.prefix_index_memory import MemoryPrefixIndex
-from cluster.prefix_index_redis import RedisPrefixIndex
 from cluster.redis_server import RedisServer
 from engine.block_chain import BlockChain
 from tenants.redis_client import connect
@@ -225,7 +232,7 @@ async def test_a_number_that_is_taken_is_drawn_anew(index: ShakyIndex) -> None:
 
 
 async def test_it_is_tried_a_few_times_only(index: ShakyIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.index_feed.secrets.randbits", lambda bits: ME)
+    monkeypatch.setattr("cluster.index.feed.secrets.randbits", lambda bits: ME)
     await index.claim(ME)
     index.calls.clear()
     assert await claim_incarnation(index, ME) == ME

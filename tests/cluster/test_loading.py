@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cluster import loading
-from cluster.block_news import BlockNews, Stored
 from cluster.golden import GoldenPrompt
+from cluster.index.block_news import BlockNews, Stored
 from cluster.loading import LoadedEngine, load_engine
 from cluster.settings import FAULTS_ALLOWED, ServeSettings
 from cluster.spec import ClusterSpec, EnginePlan

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from cluster.link import Abort
-from cluster.prefix_index import (
+from cluster.index.prefix_index import (
     ABORTS_TTL_S,
     ENTRY_TTL_S,
     INCARNATION_TTL_S,
@@ -14,7 +13,8 @@ from cluster.prefix_index import (
     PrefixIndex,
     indexed,
 )
-from cluster.prefix_index_redis import BLOCKS_PER_SCRIPT
+from cluster.index.redis_index import BLOCKS_PER_SCRIPT
+from cluster.link import Abort
 from tests.cluster.index_stores import (
     NOBODY,
     ROOT,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from cluster.prefix_index import ENTRY_TTL_S, INDEX_EVERY, Changes, indexed
+from cluster.index.prefix_index import ENTRY_TTL_S, INDEX_EVERY, Changes, indexed
 from tests.cluster.index_stores import ROOT, MemoryStore, RedisStore, a_chain
 
 Chain = tuple[bytes, ...]

@@ -14,9 +14,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from cluster.index.prefix_index import ABORTS_TTL_S, ENTRY_TTL_S, INCARNATION_TTL_S, IndexUnavailable, indexed
+from cluster.index.redis_index import INCARNATIONS_KEY, RedisPrefixIndex, aborts_key, entries_of, pack
 from cluster.link import Abort
-from cluster.prefix_index import ABORTS_TTL_S, ENTRY_TTL_S, INCARNATION_TTL_S, IndexUnavailable, indexed
-from cluster.prefix_index_redis import INCARNATIONS_KEY, RedisPrefixIndex, aborts_key, entries_of, pack
 from cluster.redis_server import RedisServer
 from tenants.redis_client import connect
 from tests.cluster.index_stores import NOBODY, ROOT, a_chain, evicted, stored
@@ -297,7 +297,7 @@ async def test_a_silent_server_is_not_waited_for(
         await index.publish(A, stored(*TOLD), NOBODY)
         os.kill(server.pid, signal.SIGSTOP)
         with monkeypatch.context() as patched:
-            patched.setattr("cluster.prefix_index_redis.CALL_TIMEOUT_S", 0.01)
+            patched.setattr("cluster.index.redis_index.CALL_TIMEOUT_S", 0.01)
             with pytest.raises(IndexUnavailable) as caught:
                 await index.look_up(ROOT, CHAIN, [A])
             assert type(caught.value.__cause__) is TimeoutError  # ours, not that of the client's socket

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from cluster import prefix_publisher
-from cluster.block_news import BlockNews, Cleared, Evicted
-from cluster.digest_round import MAX_BATCH, ROUND_S
-from cluster.prefix_index import INDEX_EVERY, Changes
-from cluster.prefix_publisher import PUBLISH_EVERY_S, Batch
+from cluster.index.block_news import BlockNews, Cleared, Evicted
+from cluster.index.digest_round import MAX_BATCH, ROUND_S
+from cluster.index.prefix_index import INDEX_EVERY, Changes
+from cluster.index.publisher import PUBLISH_EVERY_S, Batch
 from engine.block_chain import BlockChain
 from tests.cluster.publisher_rig import ROOT, TICK_S, Rig, names, stored
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster import digest_round, prefix_publisher
-from cluster.block_news import Cleared, Evicted, Stored
-from cluster.digest_round import ROUND_S
+from cluster.index.block_news import Cleared, Evicted, Stored
+from cluster.index.digest_round import ROUND_S
 from tests.cluster.publisher_rig import Rig
 
 Op = tuple[str, int]

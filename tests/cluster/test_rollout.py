@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.rollout import Exchange, Rollout, RolloutStep
-from cluster.shift import SETTLE_S, START_LIMIT_S, Delete, Move, Scale, Seen, ShiftFailed
+from cluster.rollout.rollout import Exchange, Rollout, RolloutStep
+from cluster.rollout.shift import SETTLE_S, START_LIMIT_S, Delete, Move, Scale, Seen, ShiftFailed
 
 BROKEN = ("broken", "mend it")
 

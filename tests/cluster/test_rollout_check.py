@@ -11,8 +11,8 @@ import pytest
 
 from cluster.golden import GoldenPrompt
 from cluster.preflight import open_model, plan_engine, replica_bytes
-from cluster.rollout import Rollout
-from cluster.rollout_check import Version, check_version, text_rules
+from cluster.rollout.check import Version, check_version, text_rules
+from cluster.rollout.rollout import Rollout
 from cluster.settings import ServeSettings
 from cluster.spec import ClusterSpec
 from cluster.stages import StartError

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cluster import rollout_command
-from cluster.rollout_command import rollout
+from cluster.rollout.command import rollout
 
 KEY = "hr-a-key-of-the-tests"
 

@@ -10,9 +10,9 @@ import redis
 
 from cluster.pool_control import PoolStatus
 from cluster.preflight import open_model, plan_engine
-from cluster.rollout import Rollout
-from cluster.rollout_check import text_rules
-from cluster.rollout_runner import TROUBLE_LIMIT_S, RolloutRunner
+from cluster.rollout.check import text_rules
+from cluster.rollout.rollout import Rollout
+from cluster.rollout.runner import TROUBLE_LIMIT_S, RolloutRunner
 from cluster.settings import ServeSettings
 from cluster.spec import ClusterSpec
 from cluster.start_reports import StageReport

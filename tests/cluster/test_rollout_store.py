@@ -9,8 +9,8 @@ import pytest
 from redis import RedisError
 from redis.asyncio import Redis
 
-from cluster.rollout import Rollout
-from cluster.rollout_store import MAX_ENDED, RedisRollouts, RolloutDesk
+from cluster.rollout.rollout import Rollout
+from cluster.rollout.store import MAX_ENDED, RedisRollouts, RolloutDesk
 from tenants.redis_client import connect
 from tenants.store import Conflict, CorruptRecord, NotFound, StoreUnavailable
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.prefix_index import INDEX_EVERY, indexed
+from cluster.index.prefix_index import INDEX_EVERY, indexed
 from cluster.routed_prefixes import REMEMBERED_S, UNLIKE_REQUESTS, RoutedPrefixes
 
 

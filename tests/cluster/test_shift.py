@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.rollout import Exchange
-from cluster.shift import (
+from cluster.rollout.rollout import Exchange
+from cluster.rollout.shift import (
     ROOM_SLACK_S,
     SETTLE_S,
     START_LIMIT_S,

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from cluster.prefix_index import INDEX_EVERY, indexed
+from cluster.index.prefix_index import INDEX_EVERY, indexed
 from cluster.routed_prefixes import RoutedPrefixes
 from cluster.routing import Prompt, ReplicaLoad, RoutingPolicy
 from engine.block_chain import NamedBlock

@@ -11,12 +11,16 @@ MODELS = b'{"object":"list","data":[{"id":"tiny","object":"model"}]}'
 
 
 class Reply(NamedTuple):
-    """`pieces` are written one by one; `is_cut` breaks the connection after them, `hangs` keeps it."""
+    """`pieces` are written one by one; `is_cut` breaks the connection after them, `hangs` keeps it.
+
+    `replica` is the one that the headers name, if any.
+    """
 
     pieces: tuple[bytes, ...]
     status: int = 200
     is_cut: bool = False
     hangs: bool = False
+    replica: str = ""
 
 
 def event(value: object) -> bytes:
@@ -69,7 +73,8 @@ class FakeApi:
         body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"{}")
         self.asked.append((path, headers, body))
         reply = self._models if path == "/v1/models" else self._answer(body)
-        writer.write(f"HTTP/1.1 {reply.status} Said\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        named = f"X-Headrace-Replica: {reply.replica}\r\n" if reply.replica else ""
+        writer.write(f"HTTP/1.1 {reply.status} Said\r\n{named}Transfer-Encoding: chunked\r\n\r\n".encode())
         for piece in reply.pieces:
             writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             await writer.drain()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster.prefix_index import IndexUnavailable
-from cluster.prefix_index_redis import RedisPrefixIndex
+from cluster.index.prefix_index import IndexUnavailable
+from cluster.index.redis_index import RedisPrefixIndex
 from loadtest.bench_command import bench
 from loadtest.bench_index import IndexLoad
 

@@ -7,10 +7,11 @@ import pytest
 
 from loadtest.client import Ask, CannotRun, LoadClient, list_models, open_http
 from loadtest.record import RequestRecord
+from loadtest.workload import Prompt
 from tests.builders_tenants import FakeClock
 from tests.loadtest.fake_api import FakeApi, Reply, fake_api, streamed
 
-ASK = Ask(model="tiny", endpoint="completions", output_tokens=2, tenant="demo")
+ASK = Ask(model="tiny", endpoint="completions", tenant="demo")
 KEY = "hr-secret"
 
 
@@ -27,7 +28,7 @@ async def send(
 ) -> RequestRecord:
     async with open_http(url, KEY, concurrency=1) as http:
         client = LoadClient(http, ask, TickingClock(now=100.0), timeout_s)
-        return await client.send(prompt, intended_at=100.0)
+        return await client.send(Prompt(prompt, 2), intended_at=100.0)
 
 
 @contextmanager
@@ -45,6 +46,7 @@ async def test_a_streamed_completion_is_asked_for_and_recorded() -> None:
     assert 101.0 <= record.token_times[0] <= record.token_times[1] < record.finished_at
     path, headers, body = api.asked[0]
     assert (path, headers["authorization"]) == ("/v1/completions", "Bearer hr-secret")
+    assert headers["content-type"] == "application/json"
     assert body == {
         "model": "tiny",
         "prompt": [7, 8, 9],
@@ -54,6 +56,14 @@ async def test_a_streamed_completion_is_asked_for_and_recorded() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+async def test_when_it_was_sent_and_who_answered_is_recorded() -> None:
+    with answering(streamed(["a", "b"])._replace(replica="replica-1")) as api:
+        record = await send(api.url)
+    assert (record.replica, record.sent_at, record.send_lag_s) == ("replica-1", 101.0, 1.0)
+    with answering(Reply((b"{}",), 503)) as api:
+        assert (await send(api.url)).replica == ""
 
 
 async def test_a_chat_that_is_not_streamed_is_asked_for_and_recorded() -> None:

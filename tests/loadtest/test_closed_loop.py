@@ -26,7 +26,13 @@ class Service:
         await asyncio.sleep(0)
         self.clock.advance(self.seconds)
         self.num_inside -= 1
-        return RequestRecord(tenant="a", intended_at=intended_at, finished_at=self.clock(), status="ok")
+        return RequestRecord(
+            tenant="a",
+            intended_at=intended_at,
+            sent_at=intended_at,
+            finished_at=self.clock(),
+            status="ok",
+        )
 
 
 async def test_one_user_sends_when_the_last_answer_has_come() -> None:

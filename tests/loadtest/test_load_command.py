@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from loadtest.arrivals import poisson_arrivals
 from loadtest.load_command import load
 from tests.loadtest.fake_api import Reply, fake_api, streamed
 
@@ -128,6 +129,24 @@ def test_the_key_is_sent_and_never_shown(by: str, tmp_path: Path, monkeypatch: p
         (["http://x", "--key", "hr-häßlich-secret"], "the key is empty or holds characters that no key has"),
         (["http://x", "--key", "hr-two\nlines-secret"], "the key is empty or holds characters"),
         (["http://x", "--vocab-size", "100"], "--vocab-size"),
+        (["http://x", "--rate", "0"], "--rate"),
+        (["http://x", "--prefixes", "3"], "--prefixes has no meaning with --workload random"),
+        (["http://x", "--hot-share", "0.8"], "--hot-share has no meaning with --workload random"),
+        (["http://x", "--time-scale", "2"], "--time-scale has no meaning with --workload random"),
+        (
+            ["http://x", "--workload", "shared-prefix", "--prompt-tokens", "9"],
+            "--prompt-tokens has no meaning with --workload shared-prefix",
+        ),
+        (["http://x", "--workload", "shared-prefix", "--chat"], "it excludes --chat"),
+        (
+            ["http://x", "--workload", "shared-prefix", "--prefixes", "1", "--hot-share", "0.5"],
+            "--hot-share needs at least 2 --prefixes",
+        ),
+        (["http://x", "--trace", "x", "--rate", "2"], "--rate has no meaning with --trace"),
+        (["http://x", "--trace", "x", "--duration", "2"], "--duration has no meaning with --trace"),
+        (["http://x", "--trace", "x", "--workload", "random"], "--workload has no meaning with --trace"),
+        (["http://x", "--trace", "x", "--chat"], "--trace sends token ids: it excludes --chat"),
+        (["http://x", "--trace", "/nowhere/x"], "/nowhere/x cannot be read: No such file"),
     ],
 )
 def test_a_bad_command_line_exits_2_and_names_the_option(arguments: list[str], message: str) -> None:
@@ -151,6 +170,65 @@ def test_an_interrupt_prints_what_there_is() -> None:
     assert "(interrupted)" in result.stdout
     assert "1 × unfinished" in result.stdout
     assert result.exit_code == 0
+
+
+def test_at_a_rate_requests_are_due_at_seeded_times_and_the_table_says_how_late_they_were() -> None:
+    with fake_api(lambda body: streamed(["a"] * body["max_tokens"])._replace(replica="r1")) as api:
+        result = call(api.url, "--rate", "500", "--requests", "20", "--output-tokens", "2", "--json")
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout.splitlines()[-1])
+    schedule = poisson_arrivals(500, 0, num_requests=20)
+    assert figures["offered_rps"] == pytest.approx(20 / schedule[-1], abs=0.001)
+    assert (figures["loop"], figures["requests"], figures["concurrency"]) == ("open", 20, 1000)
+    assert figures["replicas"]["r1"]["requests"] == 20
+    assert 0 <= figures["send_lag_p99_ms"] <= figures["send_lag_max_ms"]
+    assert "20 requests, at most 1000 at once" in result.stdout
+    assert "sent late by" in result.stdout
+
+
+def test_shared_prefixes_are_asked_for_and_held_against_the_ideal() -> None:
+    with fake_api(lambda body: streamed(["a"], prompt_tokens=40, cached_tokens=16)) as api:
+        result = call(
+            api.url, "--workload", "shared-prefix", "--prefixes", "1", "--prefix-tokens", "32",
+            "--suffix-tokens", "8", "--requests", "4", "--output-tokens", "1", "--json",
+        )  # fmt: skip
+    assert len({tuple(body["prompt"][:32]) for body in api.bodies}) == 1
+    assert len({tuple(body["prompt"]) for body in api.bodies}) == 4
+    figures = json.loads(result.stdout.splitlines()[-1])
+    assert (figures["hit_rate"], figures["ideal_hit_rate"]) == (0.4, 0.6)  # 3 × 32 of 4 × 40
+    assert figures["hits_of_ideal"] == 0.6667
+    assert "prompt tokens from cache 40.0%, 66.7% of the ideal 60.0%" in result.stdout
+
+
+def test_a_trace_is_replayed_row_by_row(tmp_path: Path) -> None:
+    rows = [(0, 600, 3, [0, 1]), (0, 512, 1, [0]), (3000, 1000, 2, [0, 1])]
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    with fake_api(lambda body: streamed(["a"] * body["max_tokens"])) as api:
+        result = call(api.url, "--trace", str(path), "--time-scale", "0.001", "--json")
+        assert result.exit_code == 0, result.output
+        asked = sorted((len(body["prompt"]), body["max_tokens"], body["ignore_eos"]) for body in api.bodies)
+        assert asked == [(512, 1, True), (600, 3, True), (1000, 2, True)]
+        assert len({tuple(body["prompt"][:512]) for body in api.bodies}) == 1
+        assert json.loads(result.stdout.splitlines()[-1])["ideal_hit_rate"] == 0.5152  # 496 + 592 of 2112
+
+        result = call(
+            api.url, "--trace", str(path), "--time-scale", "0.001", "--requests", "2", "--output-tokens", "2"
+        )
+        assert [body["max_tokens"] for body in api.bodies[3:]] == [2, 1]
+        result = call(api.url, "--trace", str(path), "--requests", "4")
+    assert result.exit_code == 2
+    assert "holds 3 rows, fewer than --requests 4" in " ".join(result.stderr.split())
+
+
+def test_a_trace_that_is_none_exits_2_and_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 0}\n')
+    result = call("http://x", "--trace", str(path))
+    assert result.exit_code == 2
+    assert "--trace" in result.stderr
+    assert "line 1: Object missing required field `input_length`" in " ".join(result.stderr.split())
 
 
 def test_a_text_prompt_goes_out_as_one_user_message() -> None:

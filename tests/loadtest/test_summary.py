@@ -12,6 +12,7 @@ def a_record(**fields: object) -> RequestRecord:
     plain = {
         "tenant": "a",
         "intended_at": 10.0,
+        "sent_at": 10.0,
         "finished_at": 11.0,
         "status": "ok",
         "token_times": (10.5, 10.625, 10.75),
@@ -74,7 +75,15 @@ def test_the_figures_of_a_small_run() -> None:
         "prompt_tokens": 200,
         "output_tokens": 6,
         "output_tokens_per_s": 0.6,
+        "cached_tokens": 25,
         "hit_rate": 0.125,
+        "ideal_hit_rate": None,
+        "hits_of_ideal": None,
+        "replicas": {},
+        "without_replica": 5,
+        "in_flight_max_over_mean": None,
+        "send_lag_p99_ms": 0.0,
+        "send_lag_max_ms": 0.0,
         "ttft_p50_ms": 500.0,
         "ttft_p90_ms": 1500.0,
         "ttft_p99_ms": 1500.0,
@@ -88,6 +97,7 @@ def test_the_figures_of_a_small_run() -> None:
         "e2e_p90_ms": 2000.0,
         "e2e_p99_ms": 2000.0,
         "slo": {"ttft_ms": 1000, "tpot_ms": 125},
+        "loop": "closed",
         "concurrency": 2,
         "elapsed_s": 10.0,
         "unfinished": 0,
@@ -117,3 +127,23 @@ def test_a_run_of_nothing_has_no_latencies_and_no_rates() -> None:
 def test_an_interrupted_run_says_so() -> None:
     summary = summarize(a_run(a_record(), num_unfinished=3, is_interrupted=True), SLO)
     assert (summary["unfinished"], summary["interrupted"]) == (3, True)
+
+
+def test_an_open_run_offers_what_was_due_however_long_the_answers_took() -> None:
+    summary = summarize(a_run(a_record(), a_record(), offered_s=4.0), SLO)
+    assert (summary["loop"], summary["offered_rps"], summary["achieved_rps"]) == ("open", 0.5, 0.2)
+    assert summary["per_tenant"]["a"]["offered_rps"] == 0.5
+
+
+def test_hits_stand_beside_the_ideal() -> None:
+    summary = summarize(a_run(a_record()), SLO, ideal_hit_rate=0.75)
+    assert (summary["hit_rate"], summary["ideal_hit_rate"], summary["hits_of_ideal"]) == (0.25, 0.75, 0.3333)
+    for nothing in (None, 0.0):
+        assert summarize(a_run(a_record()), SLO, ideal_hit_rate=nothing)["hits_of_ideal"] is None
+
+
+def test_lateness_and_replicas_are_those_of_all_requests() -> None:
+    records = [a_record(sent_at=10.0 + index / 1000, replica="r1") for index in range(200)]
+    summary = summarize(a_run(*records, failed("429", sent_at=10.5)), SLO)
+    assert (summary["send_lag_p99_ms"], summary["send_lag_max_ms"]) == (198.0, 500.0)
+    assert (summary["replicas"]["r1"]["requests"], summary["without_replica"]) == (200, 1)

@@ -13,7 +13,7 @@ import redis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from cluster.rollout import Rollout
+from cluster.rollout.rollout import Rollout
 from tenants.store import Conflict, CorruptRecord, NotFound, StoreUnavailable
 
 MAX_ENDED = 20

@@ -1,6 +1,6 @@
 """A rolling update from one pool of replicas to another, and back if the new version fails.
 
-Pure: told the time and what is seen; each `next` says what to do. `cluster/shift.py` holds the pace.
+Pure: told the time and what is seen; each `next` says what to do. `cluster/rollout/shift.py` holds the pace.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from cluster.shift import Delete, Move, Scale, Seen, Shift, ShiftFailed
+from cluster.rollout.shift import Delete, Move, Scale, Seen, Shift, ShiftFailed
 
 RolloutState = Literal["pending", "checking", "running", "reverting", "done", "failed"]
 ENDED: frozenset[RolloutState] = frozenset({"done", "failed"})

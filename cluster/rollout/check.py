@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cluster.golden import GoldenPrompt
 from cluster.preflight import open_model, plan_engine, replica_bytes
-from cluster.rollout import Rollout
+from cluster.rollout.rollout import Rollout
 from cluster.spec import ClusterSpec
 from cluster.stages import StartError
 from engine.loading.source import ModelSource

@@ -22,8 +22,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from cluster.link import Abort
-from cluster.prefix_index import (
+from cluster.index.prefix_index import (
     ABORTS_TTL_S,
     ENTRY_TTL_S,
     INCARNATION_TTL_S,
@@ -36,6 +35,7 @@ from cluster.prefix_index import (
     IndexUnavailable,
     indexed,
 )
+from cluster.link import Abort
 from tenants.redis_client import CALL_TIMEOUT_S
 
 log = logging.getLogger("headrace.prefix_index")
@@ -176,10 +176,10 @@ class RedisPrefixIndex:
 
 
 class _Script:
-    """One of `index_*.lua`, run by its hash."""
+    """One of the `.lua` files beside this one, run by its hash."""
 
     def __init__(self, name: str) -> None:
-        self.text = files("cluster").joinpath(f"index_{name}.lua").read_text()
+        self.text = files("cluster.index").joinpath(f"{name}.lua").read_text()
         self._sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     def queue(self, pipeline: Pipeline, keys: str | tuple[str, ...], *args: bytes | float) -> None:

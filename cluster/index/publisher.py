@@ -23,9 +23,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from cluster.block_news import Cleared, Event, Evicted, Stored
-from cluster.digest_round import MAX_BATCH, ROUND_S, DigestRound
-from cluster.prefix_index import Changes, IndexState
+from cluster.index.block_news import Cleared, Event, Evicted, Stored
+from cluster.index.digest_round import MAX_BATCH, ROUND_S, DigestRound
+from cluster.index.prefix_index import Changes, IndexState
 
 PUBLISH_EVERY_S = 0.1
 MAX_QUEUED = 65_536

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 
-from cluster.link import Abort
-from cluster.prefix_index import (
+from cluster.index.prefix_index import (
     ABORTS_TTL_S,
     ENTRY_TTL_S,
     INCARNATION_TTL_S,
@@ -18,6 +17,7 @@ from cluster.prefix_index import (
     Changes,
     indexed,
 )
+from cluster.link import Abort
 
 Key = tuple[bytes, bytes]
 """Root and block hash."""

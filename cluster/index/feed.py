@@ -12,10 +12,10 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from cluster.block_news import BlockNews
+from cluster.index.block_news import BlockNews
+from cluster.index.prefix_index import HEARTBEAT_S, IndexUnavailable, PrefixIndex
+from cluster.index.publisher import PUBLISH_EVERY_S, IndexFigures, PrefixPublisher
 from cluster.link import Abort
-from cluster.prefix_index import HEARTBEAT_S, IndexUnavailable, PrefixIndex
-from cluster.prefix_publisher import PUBLISH_EVERY_S, IndexFigures, PrefixPublisher
 
 log = logging.getLogger("headrace.prefix_index")
 

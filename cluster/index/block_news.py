@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from cluster.prefix_index import INDEX_EVERY
+from cluster.index.prefix_index import INDEX_EVERY
 from engine.block_chain import NamedBlock
 from engine.block_events import BlockListener
 

@@ -14,10 +14,10 @@ import redis
 from rich.console import Console
 
 from cluster.pool_control import PoolControl
-from cluster.rollout import Exchange, Rollout, RolloutState
-from cluster.rollout_check import TextRules, Version, check_version
-from cluster.rollout_store import RolloutDesk
-from cluster.shift import Delete, Move, Seen, ShiftFailed
+from cluster.rollout.check import TextRules, Version, check_version
+from cluster.rollout.rollout import Exchange, Rollout, RolloutState
+from cluster.rollout.shift import Delete, Move, Seen, ShiftFailed
+from cluster.rollout.store import RolloutDesk
 from cluster.spec import ClusterSpec
 from cluster.stages import StartError
 from cluster.start_reports import StartReports
