@@ -27,7 +27,7 @@ from tests.engine.equality import Answer, Outcome, differing, mixed_requests, on
 FIRST_LETTER = 0x100
 AT_ONCE = 12
 PAUSE = 25
-"""Steps of all replicas together."""
+"""Steps of all replicas together, between two deaths. No request should meet three of them."""
 
 
 class Deaths:
@@ -109,10 +109,10 @@ async def answered(
 
 
 async def answered_by_mortals(
-    requests: list[Request], random: Random
+    requests: list[Request], random: Random, pause: int
 ) -> tuple[dict[Answer, Outcome], Deaths, int]:
     """The outcomes, what was counted, and how often a replica died."""
-    seen, reaper = Deaths(), Reaper(random, pause=PAUSE)
+    seen, reaper = Deaths(), Reaper(random, pause=pause)
     replicas = {
         name: MortalReplica(
             name,
@@ -155,10 +155,10 @@ def alone(requests: list[Request]) -> dict[Answer, Outcome]:
     return expected
 
 
-async def check(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Deaths, int]:
+async def check(monkeypatch: pytest.MonkeyPatch, count: int, pause: int = PAUSE) -> tuple[Deaths, int]:
     monkeypatch.setattr("cluster.links.MIN_BACKOFF_S", 0.0)
     requests = mixed_requests(count, seed=count, vocab_size=tiny_source().config.vocab_size, max_tokens=12)
-    got, seen, num_deaths = await answered_by_mortals(requests, Random(count))
+    got, seen, num_deaths = await answered_by_mortals(requests, Random(count), pause)
     assert differing(alone(requests), got) == []
     return seen, num_deaths
 
@@ -175,6 +175,6 @@ async def test_fifty_answers_on_dying_replicas_come_out_as_undisturbed(
 async def test_a_thousand_answers_on_dying_replicas_come_out_as_undisturbed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen, num_deaths = await check(monkeypatch, 1000)
+    seen, num_deaths = await check(monkeypatch, 1000, pause=2 * PAUSE)
     assert num_deaths >= 30
     assert seen.resumed["lost"] >= 100

@@ -47,7 +47,7 @@ def limit_of_3(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the holders of an entry, and of the aborts left."""
     for module in ("memory", "redis"):
         for limit in ("MAX_HOLDERS", "MAX_ABORTS"):
-            monkeypatch.setattr(f"cluster.prefix_index_{module}.{limit}", 3)
+            monkeypatch.setattr(f"cluster.index.{module}_index.{limit}", 3)
 
 
 def test_every_fourth_block_of_a_chain_is_indexed() -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from cluster import prefix_publisher
+from cluster.index import publisher as prefix_publisher
 from cluster.index.block_news import BlockNews, Cleared, Evicted
 from cluster.index.digest_round import MAX_BATCH, ROUND_S
 from cluster.index.prefix_index import INDEX_EVERY, Changes

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster import digest_round, prefix_publisher
+from cluster.index import digest_round
+from cluster.index import publisher as prefix_publisher
 from cluster.index.block_news import Cleared, Evicted, Stored
 from cluster.index.digest_round import ROUND_S
 from tests.cluster.publisher_rig import Rig

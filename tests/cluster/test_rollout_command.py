@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cluster import rollout_command
+from cluster.rollout import command as rollout_command
 from cluster.rollout.command import rollout
 
 KEY = "hr-a-key-of-the-tests"

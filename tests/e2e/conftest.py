@@ -14,6 +14,13 @@ from tests.e2e.served import Served
 LONG = "long"
 """A prompt that the tape answers with 2,000 tokens."""
 
+ENDLESS = "endless"
+POISON = 3
+"""A byte that no good prompt has: a replica that computes it ends."""
+NUM_HARDY_REPLICAS = 3
+STEADY_TEXTS = {f"prompt {length}": "0123456789" * (length // 10) for length in (20, 60, 200, 400)}
+"""What clients ask again and again, and its answers."""
+
 Tapes = dict[str, list[int]]
 
 
@@ -50,6 +57,22 @@ def tape_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "--kv-memory",
         "64M",
     )
+    yield served
+    assert served.close() == 0
+
+
+@pytest.fixture(scope="session")
+def hardy_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Three replicas behind two gateways, for tests that end some of them: each waits until all are back."""
+    state_dir = tmp_path_factory.mktemp("hardy")
+    tape = state_dir / "tape.jsonl"
+    answers = {prompt: list(text.encode()) for prompt, text in STEADY_TEXTS.items()}
+    tape.write_text(tape_rows(TAPES | answers | {ENDLESS: list(b"x" * 6000)}))
+    options = ("--kv-memory", "64M", "--fault", f"poison:{POISON}", "--drain-limit-s", "60")
+    sizes = ("--replicas", str(NUM_HARDY_REPLICAS), "--gateways", "2")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HEADRACE_ALLOW_FAULTS", "1")
+        served = Served(state_dir, "--model", f"tape:{tape}?step_ms=5", *options, *sizes)
     yield served
     assert served.close() == 0
 

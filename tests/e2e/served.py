@@ -104,7 +104,8 @@ class Served:
         """`headrace_engine_*` values, summed over the replicas, read from their own ports."""
         total: dict[str, float] = {}
         for target in self.targets():
-            if target["labels"]["process"] != "replica":
+            labels = target["labels"]
+            if labels["process"] != "replica" or not psutil.pid_exists(int(labels["pid"])):
                 continue
             for line in httpx.get(f"http://{target['targets'][0]}/metrics").text.splitlines():
                 name, _, value = line.partition(" ")

@@ -14,36 +14,39 @@ from typing import Any
 
 import httpx
 import psutil
-import pytest
 
-from tests.e2e.conftest import LONG, TAPES, tape_rows
+from tests.e2e.conftest import LONG, NUM_HARDY_REPLICAS
 from tests.e2e.served import REPOSITORY, Served, processes_of
 
 NUM_STREAMS = 8
-NUM_TOKENS = 150
+NUM_TOKENS = 400
 GATEWAY, REPLICA = "ServeReplica:headrace:Gateway", "ServeReplica:engine-1:Replica"
-SCALE_TO_ONE = """
+SCALE = """
 import sys, ray
 from cluster.serve_control import ServePools
 ray.init(address=sys.argv[1], log_to_driver=False)
-input()
-ServePools().scale("1", 1)
+for line in sys.stdin:
+    ServePools().scale("1", int(line))
+    print("done", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    state_dir = tmp_path_factory.mktemp("drain")
-    tape = state_dir / "tape.jsonl"
-    tape.write_text(tape_rows(TAPES))
-    options = ("--replicas", "2", "--gateways", "2", "--kv-memory", "64M", "--drain-limit-s", "60")
-    served = Served(state_dir, "--model", f"tape:{tape}?step_ms=15", *options)
-    yield served
-    assert served.close() == 0
 
 
 def actors(served: Served, kind: str) -> list[psutil.Process]:
     return [process for process in processes_of(served.state_dir) if kind in " ".join(words_of(process))]
+
+
+def all_replicas(served: Served) -> list[psutil.Process]:
+    """Once as many are there as there should be."""
+    until(lambda: len(actors(served, REPLICA)) == NUM_HARDY_REPLICAS)
+    return actors(served, REPLICA)
+
+
+def order(operator: subprocess.Popen[str], num_replicas: int) -> None:
+    assert operator.stdin is not None
+    assert operator.stdout is not None
+    operator.stdin.write(f"{num_replicas}\n")
+    operator.stdin.flush()
+    assert operator.stdout.readline() == "done\n"
 
 
 def words_of(process: psutil.Process) -> list[str]:
@@ -100,16 +103,19 @@ def short_requests(served: Served, is_over: threading.Event) -> list[int]:
     return statuses
 
 
-def test_a_replica_that_gets_a_sigterm_finishes_its_answers_and_is_replaced(served: Served) -> None:
-    leaving, staying = actors(served, REPLICA)
+def test_a_replica_that_gets_a_sigterm_finishes_its_answers_and_is_replaced(hardy_cluster: Served) -> None:
+    served = hardy_cluster
+    leaving, *staying = all_replicas(served)
     with load(served):
         leaving.terminate()
         until(lambda: not leaving.is_running())
-        until(lambda: len(actors(served, REPLICA)) == 2)
-    assert staying in actors(served, REPLICA)
+    assert set(staying) < set(all_replicas(served))
 
 
-def test_a_gateway_that_gets_a_sigterm_is_not_ready_first_and_finishes_its_answers(served: Served) -> None:
+def test_a_gateway_that_gets_a_sigterm_is_not_ready_first_and_finishes_its_answers(
+    hardy_cluster: Served,
+) -> None:
+    served = hardy_cluster
     leaving, staying = actors(served, GATEWAY)
     (address,) = [
         target["labels"]["direct_address"]
@@ -126,15 +132,22 @@ def test_a_gateway_that_gets_a_sigterm_is_not_ready_first_and_finishes_its_answe
     assert staying in actors(served, GATEWAY)
 
 
-def test_a_pool_that_shrinks_gives_up_a_replica_once_its_answers_are_done(served: Served) -> None:
+def test_a_pool_that_shrinks_gives_up_a_replica_once_its_answers_are_done(hardy_cluster: Served) -> None:
+    served = hardy_cluster
+    all_replicas(served)
     (gateway, _) = actors(served, GATEWAY)
     operator = subprocess.Popen(
-        [sys.executable, "-c", SCALE_TO_ONE, address_of_ray(served)],
+        [sys.executable, "-c", SCALE, address_of_ray(served)],
         cwd=REPOSITORY,
         env=os.environ | gateway.environ(),
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with load(served):
-        operator.communicate(b"now\n", timeout=30)
-        assert operator.returncode == 0
-        until(lambda: len(actors(served, REPLICA)) == 1)
+        order(operator, NUM_HARDY_REPLICAS - 1)
+        until(lambda: len(actors(served, REPLICA)) == NUM_HARDY_REPLICAS - 1)
+    order(operator, NUM_HARDY_REPLICAS)
+    all_replicas(served)
+    operator.communicate(timeout=30)
+    assert operator.returncode == 0

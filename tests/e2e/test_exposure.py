@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import psutil
@@ -29,9 +32,62 @@ def listeners(served: Served) -> Iterator[tuple[str, str, int]]:
             continue
 
 
-def test_only_the_replicas_grpc_ports_listen_beyond_loopback(tape_cluster: Served) -> None:
-    beyond = {title for title, address, _ in listeners(tape_cluster) if address not in LOOPBACK}
-    assert [title for title in beyond if "ServeReplica" not in title] == []
+class Door(NamedTuple):
+    """A socket that may listen, and who is kept out of it by what."""
+
+    process: str
+    """Pattern of the process' title."""
+    ports: range
+    guard: str
+    """loopback: no one from outside. token: only who knows the cluster's. statistics: loopback, and nothing
+    but numbers behind it."""
+    most: int
+    """So many of one process."""
+
+
+ANY = range(1024, 65536)
+GATEWAY, REPLICA = r"ray::ServeReplica:headrace:Gateway", r"ray::ServeReplica:engine-[0-9a-f]+:Replica"
+ALLOWED = (
+    Door(r"gcs_server ", ANY, "loopback", 1),
+    Door(r"raylet ", ANY, "loopback", 2),
+    Door(r"python .*/autoscaler/_private/monitor.py", ANY, "statistics", 1),
+    Door(r"python .*/dashboard/dashboard.py", range(44227, 44228), "statistics", 1),
+    Door(r"python .*/dashboard/agent.py", ANY, "loopback", 3),
+    Door(r"python .*/runtime_env/agent/main.py", ANY, "loopback", 1),
+    Door(r"haproxy ", ANY, "loopback", 3),  # the front, statistics, metrics
+    Door(r"ray::(HAProxyManager|ServeController|IDLE)", ANY, "loopback", 1),
+    Door(r"ray::ProxyActor", ANY, "loopback", 2),
+    Door(
+        GATEWAY, range(30000, 31001), "loopback", 1
+    ),  # HTTP behind the proxy; it asks for the API key itself
+    Door(f"{GATEWAY}|{REPLICA}", ANY, "loopback", 2),  # Ray's own, and metrics
+    Door(f"{GATEWAY}|{REPLICA}", ANY, "token", 1),  # gRPC between deployments
+)
+JOBS_API = 8265
+
+
+def test_each_socket_is_on_the_list_and_guarded_as_it_says(tape_cluster: Served) -> None:
+    taken: Counter[tuple[str, Door]] = Counter()
+    for title, address, port in listeners(tape_cluster):
+        door = next((door for door in ALLOWED if fits(door, title, address, port, taken)), None)
+        assert door is not None, f"nobody allowed {address}:{port} of {title:.120}"
+        taken[title, door] += 1
+    assert {door.guard for _, door in taken} == {"loopback", "token", "statistics"}
+
+
+def fits(door: Door, title: str, address: str, port: int, taken: Counter[tuple[str, Door]]) -> bool:
+    num_processes = 2  # of gateways and of replicas, which bear one title
+    is_within = address in LOOPBACK or door.guard == "token"
+    is_free = taken[title, door] < door.most * (num_processes if title.startswith("ray::ServeReplica") else 1)
+    return bool(re.match(door.process, title)) and port in door.ports and is_within and is_free
+
+
+def test_rays_jobs_and_dashboard_are_not_there(tape_cluster: Served) -> None:
+    assert JOBS_API not in {port for _, _, port in listeners(tape_cluster)}
+
+
+def test_redis_is_reached_by_its_socket_file_only(tape_cluster: Served) -> None:
+    assert [title for title, _, _ in listeners(tape_cluster) if "valkey" in title or "redis" in title] == []
 
 
 def test_the_front_port_listens_where_it_was_told(tape_cluster: Served) -> None:

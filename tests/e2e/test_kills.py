@@ -7,40 +7,19 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from tests.e2e.conftest import tape_rows
+from tests.e2e.conftest import ENDLESS, NUM_HARDY_REPLICAS, POISON, STEADY_TEXTS
 from tests.e2e.served import Served
 from tests.e2e.steady_load import SteadyLoad
 
-NUM_REPLICAS = 3
-POISON = 3
-"""A byte that no good prompt has."""
-TEXTS = {f"prompt {length}": "0123456789"[:10] * (length // 10) for length in (20, 60, 200, 400)}
-ENDLESS = "endless"
 CAPACITY_BACK_WITHIN_S = 15.0
 FROZEN_REPLACED_WITHIN_S = 30.0
 ABORTED_WITHIN_S = 2.0
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    state_dir = tmp_path_factory.mktemp("kills")
-    tape = state_dir / "tape.jsonl"
-    tapes = {prompt: list(text.encode()) for prompt, text in TEXTS.items()} | {ENDLESS: list(b"x" * 6000)}
-    tape.write_text(tape_rows(tapes))
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HEADRACE_ALLOW_FAULTS", "1")
-        options = ("--kv-memory", "64M", "--fault", f"poison:{POISON}")
-        sizes = ("--replicas", str(NUM_REPLICAS), "--gateways", "2")
-        served = Served(state_dir, "--model", f"tape:{tape}?step_ms=5", *options, *sizes)
-    yield served
-    assert served.close() == 0
 
 
 def members(served: Served, kind: str) -> dict[int, dict[str, Any]]:
@@ -69,36 +48,38 @@ def kill_a_replica(served: Served, number: signal.Signals) -> int:
     return pid
 
 
-def test_nobody_notices_the_death_of_a_replica_but_by_a_pause(cluster: Served) -> None:
-    with SteadyLoad(cluster, TEXTS, streams=6, wholes=6) as load:
-        load.wait_for(20, within_s=30)
-        kill_a_replica(cluster, signal.SIGKILL)
-        wait_for_members(cluster, "replica", NUM_REPLICAS, CAPACITY_BACK_WITHIN_S)
+def test_nobody_notices_the_death_of_a_replica_but_by_a_pause(hardy_cluster: Served) -> None:
+    with SteadyLoad(hardy_cluster, STEADY_TEXTS, streams=6, wholes=6) as load:
+        for _ in range(2):
+            load.wait_for(20, within_s=30)
+            kill_a_replica(hardy_cluster, signal.SIGKILL)
+            wait_for_members(hardy_cluster, "replica", NUM_HARDY_REPLICAS, CAPACITY_BACK_WITHIN_S)
         load.wait_for(20, within_s=30)
     all_well(load)
 
 
-def test_a_frozen_replica_loses_its_work_to_others_and_is_replaced(cluster: Served) -> None:
-    with SteadyLoad(cluster, TEXTS, streams=4, wholes=4) as load:
+@pytest.mark.soak
+def test_a_frozen_replica_loses_its_work_to_others_and_is_replaced(hardy_cluster: Served) -> None:
+    with SteadyLoad(hardy_cluster, STEADY_TEXTS, streams=4, wholes=4) as load:
         load.wait_for(10, within_s=30)
-        frozen = kill_a_replica(cluster, signal.SIGSTOP)
+        frozen = kill_a_replica(hardy_cluster, signal.SIGSTOP)
         deadline = time.monotonic() + FROZEN_REPLACED_WITHIN_S
         while psutil.pid_exists(frozen):
             assert time.monotonic() < deadline, "the frozen replica is still there"
             time.sleep(0.1)
-        wait_for_members(cluster, "replica", NUM_REPLICAS, CAPACITY_BACK_WITHIN_S)
+        wait_for_members(hardy_cluster, "replica", NUM_HARDY_REPLICAS, CAPACITY_BACK_WITHIN_S)
         load.wait_for(10, within_s=30)
     all_well(load)
     assert load.longest_pause_s < 10
 
 
-def test_the_death_of_a_gateway_ends_its_own_requests_and_no_one_else_s(cluster: Served) -> None:
-    cluster.wait_until_idle(10)
-    (doomed, first), (_, second) = sorted(members(cluster, "gateway").items())
+def test_the_death_of_a_gateway_ends_its_own_requests_and_no_one_else_s(hardy_cluster: Served) -> None:
+    hardy_cluster.wait_until_idle(10)
+    (doomed, first), (_, second) = sorted(members(hardy_cluster, "gateway").items())
     urls = [f"http://{one['labels']['direct_address']}" for one in (first, second)]
-    headers = {"Authorization": f"Bearer {cluster.demo_key}"}
+    headers = {"Authorization": f"Bearer {hardy_cluster.demo_key}"}
     body = {"model": "tape", "prompt": ENDLESS, "max_tokens": 6000, "stream": True}
-    with SteadyLoad(cluster, TEXTS, streams=2, wholes=2, url=urls[1]) as load:
+    with SteadyLoad(hardy_cluster, STEADY_TEXTS, streams=2, wholes=2, url=urls[1]) as load:
         load.wait_for(5, within_s=30)
         with httpx.stream(
             "POST", f"{urls[0]}/v1/completions", json=body, headers=headers, timeout=60
@@ -111,38 +92,40 @@ def test_the_death_of_a_gateway_ends_its_own_requests_and_no_one_else_s(cluster:
                 list(lines)
         load.wait_for(5, within_s=30)
     all_well(load)
-    cluster.wait_until_idle(max(0.1, ABORTED_WITHIN_S - (time.monotonic() - killed_at)))
-    wait_for_members(cluster, "gateway", 2, CAPACITY_BACK_WITHIN_S)
+    hardy_cluster.wait_until_idle(max(0.1, ABORTED_WITHIN_S - (time.monotonic() - killed_at)))
+    wait_for_members(hardy_cluster, "gateway", 2, CAPACITY_BACK_WITHIN_S)
 
 
 @pytest.mark.soak
-def test_a_poisonous_request_ends_two_replicas_and_no_more(cluster: Served) -> None:
-    with SteadyLoad(cluster, TEXTS, streams=3, wholes=3) as load, cluster.http() as client:
+def test_a_poisonous_request_ends_two_replicas_and_no_more(hardy_cluster: Served) -> None:
+    with SteadyLoad(hardy_cluster, STEADY_TEXTS, streams=3, wholes=3) as load, hardy_cluster.http() as client:
         load.wait_for(10, within_s=30)
-        before = set(members(cluster, "replica"))
+        before = set(members(hardy_cluster, "replica"))
         body = {"model": "tape", "prompt": chr(POISON), "max_tokens": 5}
         answer = client.post("/v1/completions", json=body)
         assert answer.status_code == 500
         assert answer.json()["error"]["code"] == "poisonous_request"
         assert answer.headers["x-should-retry"] == "false"
-        assert len(before & set(members(cluster, "replica"))) == NUM_REPLICAS - 2
+        assert len(before & set(members(hardy_cluster, "replica"))) == NUM_HARDY_REPLICAS - 2
         load.wait_for(10, within_s=60)
-        wait_for_members(cluster, "replica", NUM_REPLICAS, 2 * CAPACITY_BACK_WITHIN_S)
+        wait_for_members(hardy_cluster, "replica", NUM_HARDY_REPLICAS, 2 * CAPACITY_BACK_WITHIN_S)
     all_well(load)
-    logs = (cluster.state_dir / "run").resolve().rglob("replica_*.log")
+    logs = (hardy_cluster.state_dir / "run").resolve().rglob("replica_*.log")
     request_id = answer.headers["x-request-id"]
     assert any(f"request {request_id} is poisonous" in path.read_text(errors="replace") for path in logs)
 
 
 @pytest.mark.soak
-def test_twenty_kills_cost_no_answer(cluster: Served) -> None:
+def test_twenty_kills_cost_no_answer(hardy_cluster: Served) -> None:
     """Each kill waits until capacity is back."""
     seconds = []
-    with SteadyLoad(cluster, TEXTS, streams=6, wholes=6) as load:
+    with SteadyLoad(hardy_cluster, STEADY_TEXTS, streams=6, wholes=6) as load:
         for _ in range(20):
             load.wait_for(10, within_s=30)
-            kill_a_replica(cluster, signal.SIGKILL)
-            seconds.append(wait_for_members(cluster, "replica", NUM_REPLICAS, CAPACITY_BACK_WITHIN_S))
+            kill_a_replica(hardy_cluster, signal.SIGKILL)
+            seconds.append(
+                wait_for_members(hardy_cluster, "replica", NUM_HARDY_REPLICAS, CAPACITY_BACK_WITHIN_S)
+            )
             load.wait_for(10, within_s=30)
     print(json.dumps({"answers": load.num_answers, "back_after_s": seconds, "pause_s": load.longest_pause_s}))
     all_well(load)

@@ -83,6 +83,7 @@ def streamed(client: httpx.Client) -> str:
     return text
 
 
+@pytest.mark.soak
 def test_a_version_that_answers_wrongly_never_serves_and_the_old_one_goes_on(
     served: Served, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_version_that_answers_wrongly_never_serves_and_the_old_one_goes_on(
     assert set(load.stop()) == {A.decode()}
 
 
+@pytest.mark.soak
 def test_a_good_version_takes_over_under_load_and_nothing_fails(served: Served, tmp_path: Path) -> None:
     load = Load(served, 4)
     done = rollout(served, "--model", tape(tmp_path / "b.jsonl", B))
