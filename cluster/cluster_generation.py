@@ -11,11 +11,12 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from cluster.api.errors import ApiError
-from cluster.dispatcher import Dispatcher, Journey
+from cluster.api.errors import ApiError, no_capacity
+from cluster.dispatcher import Dispatcher
 from cluster.generation import TextDelta, Usage
-from cluster.link import LinkDown, ReplicaLeft
+from cluster.link import LinkDown, LinksClosed, ReplicaLeft
 from cluster.links import Links
+from cluster.routed_request import RoutedRequest
 from cluster.sibling_text import SiblingText
 from cluster.token_inbox import TokenInbox
 from engine.prefix_stats import PrefixStats
@@ -44,14 +45,14 @@ class ClusterGeneration:
         self,
         links: Links,
         dispatcher: Dispatcher,
-        journey: Journey,
+        request: RoutedRequest,
         inbox: TokenInbox,
         texts: list[SiblingText],
         observer: Observer,
     ) -> None:
         self._links = links
         self._dispatcher = dispatcher
-        self._journey = journey
+        self._request = request
         self._inboxes = [inbox]
         """One, until siblings go on elsewhere behind tokens of their own."""
         self._texts = texts
@@ -59,9 +60,8 @@ class ClusterGeneration:
         self._outputs: list[list[int]] = [[] for _ in texts]
         """Token ids received, by sibling."""
         self._num_running = len(texts)
-        self._last_loss: LinkDown | None = None
-        self._failed: TokenInbox | None = None
-        """Where a step failed last; all siblings that were in it tell so."""
+        self._blamed: set[LinkDown | TokenInbox] = set()
+        """Deaths, and inboxes where a step failed: each is told by all siblings that were there."""
         self._cached_tokens: int | None = None
         self._lookup: PrefixStats | None = None
         self.timing: Timing | None = None
@@ -70,21 +70,20 @@ class ClusterGeneration:
     @property
     def usage(self) -> Usage:
         num_tokens = sum(text.num_tokens for text in self._texts)
-        num_prompt_tokens = len(self._journey.request.prompt_token_ids)
-        return Usage(num_prompt_tokens, num_tokens, self._cached_tokens or 0, self._lookup)
+        return Usage(self._request.num_prompt_tokens, num_tokens, self._cached_tokens or 0, self._lookup)
 
     async def deltas(self) -> AsyncIterator[TextDelta]:
         while self._num_running:
             yield self._delta(await self._next_output())
 
     async def abort(self) -> None:
-        self._dispatcher.clear(self._journey)
+        self._dispatcher.release(self._request)
         for inbox in self._inboxes:
             self._links.abort(inbox)
 
     async def _next_output(self) -> RequestOutput:
         while True:
-            self._journey.wake.clear()
+            self._request.wake.clear()
             for inbox in tuple(self._inboxes):
                 try:
                     output = inbox.take()
@@ -98,7 +97,7 @@ class ClusterGeneration:
                 await self._repeat_failed_step(inbox, output)
                 break
             else:
-                await self._journey.wake.wait()
+                await self._request.wake.wait()
 
     def _delta(self, output: RequestOutput) -> TextDelta:
         self._note(output)
@@ -116,41 +115,39 @@ class ClusterGeneration:
     def _note(self, output: RequestOutput) -> None:
         if self._cached_tokens is None and output.num_cached_tokens is not None:
             self._cached_tokens, self._lookup = output.num_cached_tokens, output.lookup
-            self._observer.count_prediction(self._journey.predicted_cached_tokens, output.num_cached_tokens)
+            self._observer.count_prediction(self._request.predicted_cached_tokens, output.num_cached_tokens)
         if output.timing is not None:
             self.timing = output.timing
         if output.token_ids:
             self._outputs[output.sibling] += output.token_ids
-            self._journey.attempts.progressed()
-            self._dispatcher.clear(self._journey)
+            self._dispatcher.progressed(self._request)
 
     # --- another replica -------------------------------------------------------------------
 
     async def _go_on_elsewhere(self, inbox: TokenInbox, reason: LinkDown) -> None:
-        """All siblings that were live there. A replica that died counts once, however many they are."""
+        """All siblings that were live there."""
+        if isinstance(reason, LinksClosed):
+            raise no_capacity("This gateway is ending; try again.")
         is_planned = isinstance(reason, ReplicaLeft)
-        if not is_planned and reason is not self._last_loss:
-            self._last_loss = reason
-            self._blame(inbox.replica_id)
+        if not is_planned:
+            self._blame(inbox.replica_id, reason)
         self._observer.count_resumed("left" if is_planned else "lost")
         self._inboxes.remove(inbox)
         await self._resubmit(inbox.live_siblings)
 
     async def _repeat_failed_step(self, inbox: TokenInbox, output: RequestOutput) -> None:
         self._note(output)
-        if inbox is not self._failed:
-            self._failed = inbox
-            self._blame(inbox.replica_id)
+        self._blame(inbox.replica_id, inbox)
         self._observer.count_resumed("failed_step")
         await self._resubmit([output.sibling])
 
-    def _blame(self, replica_id: str) -> None:
-        """Raises `ApiError` if the request is what kills its replicas."""
-        attempts = self._journey.attempts
-        attempts.lost(replica_id)
-        self._dispatcher.clear(self._journey)
-        if attempts.is_poisonous:
-            request_id = self._journey.request.request_id
+    def _blame(self, replica_id: str, event: LinkDown | TokenInbox) -> None:
+        """Once for each event. Raises `ApiError` if the request is what kills its replicas."""
+        if event in self._blamed:
+            return
+        self._blamed.add(event)
+        if not self._dispatcher.lost(self._request, replica_id):
+            request_id = self._request.asked.request_id
             log.error("request %s is poisonous: it lost its replica again and again", request_id)
             self._observer.count_poisonous()
             raise _poisonous()
@@ -162,7 +159,7 @@ class ClusterGeneration:
         for sibling, n in parts:
             received = tuple(self._outputs[sibling])
             moved = await self._dispatcher.submit(
-                self._journey, sibling=sibling, n=n, output_token_ids=received
+                self._request, sibling=sibling, n=n, output_token_ids=received
             )
             self._inboxes.append(moved)
             self.replica_id = moved.replica_id

@@ -8,13 +8,15 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from cluster.admission import Admitted, Lookup
+from cluster.api.errors import no_capacity
 from cluster.cluster_generation import ClusterGeneration, Observer
-from cluster.dispatcher import Dispatcher, Journey
+from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest
 from cluster.index.prefix_index import INDEX_EVERY
 from cluster.link import Hello
 from cluster.links import Links
 from cluster.prompt_chains import PromptChains
+from cluster.routed_request import RoutedRequest
 from cluster.sibling_text import SiblingText
 from tenants.tenant import Tenant, cache_salt
 
@@ -46,8 +48,15 @@ class ClusterGenerator:
         self._secret = secret
         self._hasher = hasher
         self._observer = observer
+        self.is_admitting = True
+
+    def stop_admitting(self) -> None:
+        """New requests are refused from now on; what runs goes on."""
+        self.is_admitting = False
 
     async def start(self, request: GenerationRequest) -> ClusterGeneration:
+        if not self.is_admitting:
+            raise no_capacity("This gateway is ending; try again.")
         chains = PromptChains(request.prompt_token_ids, cache_salt(self._secret, request.tenant.tenant_id))
         hellos = self._links.hellos()
         if len(request.prompt_token_ids) <= LONG_PROMPT_TOKENS:
@@ -55,10 +64,10 @@ class ClusterGenerator:
         else:
             await asyncio.get_running_loop().run_in_executor(self._hasher, chains.prepare, hellos)
         admitted = await self._admission.admit(request.tenant, _lookups(chains, hellos))
-        journey = Journey(request, chains, admitted.claims, asyncio.Event())
-        inbox = await self._dispatcher.submit(journey, n=request.n)
+        routed = RoutedRequest(request, chains, admitted.claims)
+        inbox = await self._dispatcher.submit(routed, n=request.n)
         texts = [SiblingText(sibling, self._token_bytes, request.stop) for sibling in range(request.n)]
-        return ClusterGeneration(self._links, self._dispatcher, journey, inbox, texts, self._observer)
+        return ClusterGeneration(self._links, self._dispatcher, routed, inbox, texts, self._observer)
 
 
 def _lookups(chains: PromptChains, hellos: Sequence[Hello]) -> list[Lookup]:

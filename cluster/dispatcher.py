@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 
 from msgspec.structs import replace
 
 from cluster.api.errors import ApiError, bad_request, deadline_exceeded, no_capacity
 from cluster.api.waiting import first_of
-from cluster.attempts import Attempts
-from cluster.generation import GenerationRequest
 from cluster.index.prefix_index import indexed
 from cluster.link import LEAVING, LinkDown, SubmitReply
 from cluster.links import Links
 from cluster.probation import Probation
-from cluster.prompt_chains import PromptChains
 from cluster.routed_prefixes import RoutedPrefixes
+from cluster.routed_request import RoutedRequest
 from cluster.routing import Prompt, ReplicaLoad, RoutingPolicy
 from cluster.token_inbox import TokenInbox
 from engine.request import Request
@@ -26,142 +24,142 @@ from engine.request import Request
 log = logging.getLogger("headrace.gateway")
 
 
-class Journey:
-    """One request on its way: what it asks for, what its replicas may have cached, how it fared so far."""
-
-    def __init__(
-        self, request: GenerationRequest, chains: PromptChains, claims: Mapping[int, int], wake: asyncio.Event
-    ) -> None:
-        self.request = request
-        self.chains = chains
-        self.claims = claims
-        """Blocks of the prompt that each incarnation claims, as looked up when the request came."""
-        self.attempts = Attempts()
-        self.wake = wake
-        self.hash_root: bytes | None = None
-        """Of the revision that it began with."""
-        self.predicted_cached_tokens = 0
-        """Of the last submission."""
-
-
 class Dispatcher:
-    """Stateless but for what it routed in the last seconds. `clock` is monotonic, in seconds."""
+    """Owns how each request fares, what was routed in the last seconds, and which suspect is where.
+
+    `clock` is monotonic, in seconds.
+    """
 
     def __init__(self, links: Links, policy: RoutingPolicy, rng: Random, clock: Callable[[], float]) -> None:
         self._links = links
         self._policy = policy
         self._rng = rng
         self._clock = clock
-        self._routed = RoutedPrefixes()
+        self._recent = RoutedPrefixes()
         self._probation = Probation()
+        self._freed = asyncio.Event()
+        """Set and replaced whenever a replica is open to suspects that was not."""
 
     async def submit(
-        self, journey: Journey, *, sibling: int = 0, n: int = 1, output_token_ids: tuple[int, ...] = ()
+        self, request: RoutedRequest, *, sibling: int = 0, n: int = 1, output_token_ids: tuple[int, ...] = ()
     ) -> TokenInbox:
         """An inbox of siblings `sibling` … `sibling` + `n` − 1, which go on behind `output_token_ids`.
 
         Raises `ApiError`: 503 if nobody is there to ask in the first place, if every try failed, or
         once the deadline is over; 400 if a replica refuses what is asked.
         """
-        attempts = journey.attempts
-        while attempts.may_submit:
-            chosen = await self._choose(journey, len(output_token_ids))
-            request = self._request(journey, chosen.replica_id, sibling, n, output_token_ids)
-            uncached = len(request.prompt_token_ids) + len(output_token_ids) - chosen.cached_tokens
+        while request.attempts.may_submit:
+            chosen = await self._choose(request, len(output_token_ids))
+            submission = self._submission(request, chosen.replica_id, sibling, n, output_token_ids)
+            uncached = request.num_prompt_tokens + len(output_token_ids) - chosen.cached_tokens
+            request.predicted_cached_tokens = chosen.cached_tokens
+            self._recent.note(chosen.replica_id, indexed(submission.block_hashes), self._clock())
             try:
-                reply = await self._links.submit(chosen.replica_id, request, uncached, journey.wake)
+                reply = await self._links.submit(chosen.replica_id, submission, uncached, request.wake)
             except LinkDown as reason:
-                log.info("request %s: submit failed: %s", request.request_id, reason)
-                self._routed.forget(chosen.replica_id)
+                log.info("request %s: submit failed: %s", submission.request_id, reason)
+                self._recent.forget(chosen.replica_id)
                 continue
             if isinstance(reply, TokenInbox):
-                attempts.accepted()
-                journey.hash_root = journey.hash_root or self._links.hello(chosen.replica_id).hash_root
-                journey.predicted_cached_tokens = chosen.cached_tokens
-                self._routed.note(chosen.replica_id, indexed(request.block_hashes), self._clock())
+                request.attempts.accepted()
                 return reply
             if reply.code != LEAVING:
                 raise _refusal(reply)
         raise no_capacity("No replica could take the request; try again shortly.")
 
-    @property
-    def num_suspects(self) -> int:
-        """Requests on probation now."""
-        return len(self._probation)
+    def progressed(self, request: RoutedRequest) -> None:
+        """A new token came."""
+        request.attempts.progressed()
+        self.release(request)
 
-    def clear(self, journey: Journey) -> None:
-        """A suspect made a token, or ended. Safe at any time, any number of times."""
-        self._probation.release(journey)
+    def lost(self, request: RoutedRequest, replica_id: str) -> bool:
+        """The replica that ran it died, or failed in a step of it. Whether it may go on elsewhere."""
+        request.attempts.lost(replica_id)
+        self.release(request)
+        return not request.attempts.is_poisonous
 
-    async def _choose(self, journey: Journey, num_output_tokens: int) -> ReplicaLoad:
+    def release(self, request: RoutedRequest) -> None:
+        """It is under no suspicion, or ends. Safe at any time, any number of times."""
+        if self._probation.release(request):
+            self._freed.set()
+            self._freed = asyncio.Event()
+
+    async def _choose(self, request: RoutedRequest, num_output_tokens: int) -> ReplicaLoad:
         """Of those that have not failed it, if there are any. Who was tried once waits for a replica."""
-        attempts = journey.attempts
+        attempts = request.attempts
         while True:
-            if self._clock() >= journey.request.deadline:
+            if self._clock() >= request.asked.deadline:
                 raise deadline_exceeded()
-            candidates = self._candidates(journey)
+            if self._links.is_closed:
+                raise no_capacity("This gateway is ending; try again.")
+            candidates = self._candidates(request)
             if num_output_tokens:
-                candidates = self._of_its_revision(journey, candidates)
+                candidates = self._of_its_revision(request, candidates)
             if attempts.is_suspect:
-                candidates = self._open_to(journey, candidates)
+                candidates = self._open_to(request, candidates)
             if candidates:
                 fresh = [one for one in candidates if one.replica_id not in attempts.tried]
-                chosen = self._pick(fresh or candidates, journey, num_output_tokens)
+                chosen = self._pick(fresh or candidates, request, num_output_tokens)
                 if attempts.is_suspect:
-                    self._probation.hold(chosen.replica_id, journey)
+                    self._probation.hold(chosen.replica_id, request)
                 return chosen
             if not attempts.num_begun:
                 raise no_capacity("No replica can serve at the moment; try again shortly.")
-            await first_of(self._links.arrival(), self._probation.freed())
+            await first_of(self._links.arrival(), self._freed.wait())
 
-    def _of_its_revision(self, journey: Journey, candidates: list[ReplicaLoad]) -> list[ReplicaLoad]:
+    def _of_its_revision(self, request: RoutedRequest, candidates: list[ReplicaLoad]) -> list[ReplicaLoad]:
         """If any is left: better an answer of two revisions than none."""
         roots = {one.replica_id: self._links.hello(one.replica_id).hash_root for one in candidates}
-        return [one for one in candidates if roots[one.replica_id] == journey.hash_root] or candidates
+        return [one for one in candidates if roots[one.replica_id] == request.hash_root] or candidates
 
-    def _open_to(self, suspect: Journey, candidates: list[ReplicaLoad]) -> list[ReplicaLoad]:
+    def _open_to(self, suspect: RoutedRequest, candidates: list[ReplicaLoad]) -> list[ReplicaLoad]:
         """Its siblings stay together."""
         place = self._probation.place_of(suspect)
         own = [one for one in candidates if one.replica_id == place]
         return own or [one for one in candidates if self._probation.is_open(one.replica_id, suspect)]
 
-    def _pick(self, candidates: list[ReplicaLoad], journey: Journey, num_output_tokens: int) -> ReplicaLoad:
+    def _pick(
+        self, candidates: list[ReplicaLoad], request: RoutedRequest, num_output_tokens: int
+    ) -> ReplicaLoad:
         best = max(candidates, key=lambda one: one.cached_tokens)
         hello = self._links.hello(best.replica_id)
-        hashes = journey.chains.of(hello).block_hashes
+        hashes = request.chains.of(hello).block_hashes
         keys = indexed(hashes)
-        num_tokens = len(journey.request.prompt_token_ids) + num_output_tokens
-        share = self._routed.share(hashes, best.cached_tokens // hello.block_size, self._clock())
-        prompt = Prompt(num_tokens, keys[0] if keys else b"", share)
+        share = self._recent.share(hashes, best.cached_tokens // hello.block_size, self._clock())
+        prompt = Prompt(request.num_prompt_tokens + num_output_tokens, keys[0] if keys else b"", share)
         chosen = self._policy.choose(candidates, prompt, self._rng)
         return next(one for one in candidates if one.replica_id == chosen)
 
-    def _candidates(self, journey: Journey) -> list[ReplicaLoad]:
+    def _candidates(self, request: RoutedRequest) -> list[ReplicaLoad]:
         """Each with what it is thought to have cached: as claimed, or as routed there just now."""
         now = self._clock()
-        num_prompt_tokens = len(journey.request.prompt_token_ids)
         known = []
         for load in self._links.candidates():
             hello = self._links.hello(load.replica_id)
-            hashes = journey.chains.of(hello).block_hashes
-            claimed = journey.claims.get(hello.incarnation, 0)
-            routed = self._routed.num_blocks(load.replica_id, hashes, now)
-            cacheable = (num_prompt_tokens - 1) // hello.block_size
-            blocks = min(max(claimed, routed), cacheable)
+            claimed = request.claims.get(hello.incarnation, 0)
+            recent = self._recent.num_blocks(load.replica_id, request.chains.of(hello).block_hashes, now)
+            cacheable = (request.num_prompt_tokens - 1) // hello.block_size
+            blocks = min(max(claimed, recent), cacheable)
             known.append(replace(load, cached_tokens=blocks * hello.block_size))
         return known
 
-    def _request(
-        self, journey: Journey, replica_id: str, sibling: int, n: int, output_token_ids: tuple[int, ...]
+    def _submission(
+        self,
+        request: RoutedRequest,
+        replica_id: str,
+        sibling: int,
+        n: int,
+        output_token_ids: tuple[int, ...],
     ) -> Request:
-        """Each submission has an id of its own: nothing that concerns another one is mistaken for it."""
-        asked = journey.request
-        chain = journey.chains.of(self._links.hello(replica_id))
-        attempt = journey.attempts.begin(replica_id)
+        """Each one has an id of its own: nothing that concerns another one is mistaken for it."""
+        hello = self._links.hello(replica_id)
+        request.hash_root = request.hash_root or hello.hash_root
+        chain = request.chains.of(hello)
+        attempt = request.attempts.begin(replica_id)
         return Request(
-            request_id=f"{asked.request_id}-{attempt}",
-            prompt_token_ids=asked.prompt_token_ids,
-            sampling=asked.sampling,
+            request_id=f"{request.asked.request_id}-{attempt}",
+            prompt_token_ids=request.asked.prompt_token_ids,
+            sampling=request.asked.sampling,
             hash_root=chain.root,
             block_hashes=chain.block_hashes,
             output_token_ids=output_token_ids,

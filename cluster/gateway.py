@@ -46,6 +46,8 @@ from tenants.redis_client import connect
 from tenants.store_redis import RedisTenantStore
 
 POLL_S = 0.05
+LAST_WORDS_S = 1.0
+"""For the errors of answers that were cut off."""
 UNTIL_PROXY_KNOWS_S = 2.0
 """HAProxy asks for health every second, and once more after 0.25 s if it is bad (`ray_env.py`)."""
 
@@ -94,7 +96,7 @@ class Gateway:
         tokenizer_pool = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         rng = Random(secrets.randbits(64))
         telemetry = self._telemetry
-        generator = ClusterGenerator(
+        self._generator = ClusterGenerator(
             self._links,
             Dispatcher(self._links, routing_policy(spec.settings.routing), rng, time.monotonic),
             Admission(self._redis, self._index, telemetry.count_degraded_admission, telemetry.count_lookup),
@@ -104,7 +106,7 @@ class Gateway:
             telemetry,
         )
         return Services(
-            generator=generator,
+            generator=self._generator,
             authenticator=Authenticator(store, secret, time.time, on_stale=self._telemetry.count_stale_key),
             store=store,
             rollouts=RedisRollouts(self._redis, spec.cluster_id),
@@ -139,7 +141,7 @@ class Gateway:
         )
 
     def _is_ready(self) -> bool:
-        return DOOR.is_open and bool(self._links.candidates())
+        return DOOR.is_open and self._generator.is_admitting and bool(self._links.candidates())
 
     async def _leave(self, limit_s: float) -> None:
         """Nothing new comes once the proxy has seen that the door is closed; until then it is served."""
@@ -149,12 +151,17 @@ class Gateway:
 
     async def drain(self, limit_s: float) -> int:
         """Takes no more work and waits for what runs, `limit_s` at most. Returns how many were left."""
-        self._links.stop_admitting()
+        self._generator.stop_admitting()
+        await self._until_idle(limit_s)
+        num_left = self._telemetry.num_in_flight
+        await self._links.close()
+        await self._until_idle(LAST_WORDS_S)
+        return num_left
+
+    async def _until_idle(self, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
         while self._telemetry.num_in_flight and time.monotonic() < deadline:  # noqa: ASYNC110  once a life
             await asyncio.sleep(POLL_S)
-        await self._links.close()
-        return self._telemetry.num_in_flight
 
 
 def _direct_ports() -> list[int]:

@@ -96,6 +96,10 @@ class LinkDown(Exception):
     """The replica behind a link is gone or cannot be reached."""
 
 
+class LinksClosed(LinkDown):
+    """The gateway itself is ending."""
+
+
 class ReplicaLeft(LinkDown):
     """The replica leaves by plan, and what runs there has to go on elsewhere."""
 

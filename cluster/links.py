@@ -12,8 +12,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Literal
 
-from cluster.link import Abort, Hello, LinkDown, LinkMessage, ReplicaLeft, StepMessage, SubmitReply, TokenLink
+from cluster.link import (
+    Abort,
+    Hello,
+    LinkDown,
+    LinkMessage,
+    LinksClosed,
+    ReplicaLeft,
+    StepMessage,
+    SubmitReply,
+    TokenLink,
+)
 from cluster.link_state import NEVER, LinkState
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
@@ -63,7 +74,7 @@ class Links:
         self._on_lost = on_lost
         self._links: dict[str, LinkState] = {}
         self._listed: frozenset[str] = frozenset()
-        self._is_admitting = True
+        self.is_closed = False
         self._arrived = asyncio.Event()
         """Set and replaced whenever a replica can take work that could not before."""
         self._chores: set[asyncio.Task[None]] = set()
@@ -72,6 +83,8 @@ class Links:
 
     def set_replicas(self, replica_ids: frozenset[str]) -> None:
         """The replicas that the router lists now. One that left gets no new work and ends its running."""
+        if self.is_closed:
+            return
         self._listed = replica_ids
         for link in self._links.values():
             if link.replica_id not in replica_ids and not link.is_delisted:
@@ -84,14 +97,12 @@ class Links:
 
     def candidates(self) -> list[ReplicaLoad]:
         """Replicas that can take work: said hello and were heard within `SUSPECT_AFTER_S`."""
-        if not self._is_admitting:
-            return []
         now = self._clock()
         return [link.load() for link in self._links.values() if link.can_work(now)]
 
-    async def arrival(self) -> None:
-        """Returns when a replica can take work that could not before."""
-        await self._arrived.wait()
+    def arrival(self) -> Coroutine[None, None, Literal[True]]:
+        """Ends when a replica can take work that could not when it was asked for, or all links are closed."""
+        return self._arrived.wait()
 
     def hellos(self) -> list[Hello]:
         """Of the replicas that can take work."""
@@ -108,18 +119,16 @@ class Links:
         """Last counters by replica, for gauges."""
         return {link.replica_id: link.counters for link in self._links.values() if link.counters}
 
-    def stop_admitting(self) -> None:
-        """No candidates from now on; what runs goes on."""
-        self._is_admitting = False
-
     async def close(self) -> None:
-        """Ends every link at once; what still runs fails with `LinkDown`."""
+        """Ends every link at once; what still runs fails with `LinksClosed`."""
+        self.is_closed = True
+        self._pulse()
         tasks = [link.task for link in self._links.values() if link.task is not None]
         for task in (*tasks, *self._chores):
             task.cancel()
         await asyncio.gather(*tasks, *self._chores, return_exceptions=True)
         for link in self._links.values():
-            link.take_down(LinkDown("the gateway is closing"))
+            link.take_down(LinksClosed("the gateway is ending"))
         self._links.clear()
 
     # --- requests --------------------------------------------------------------------------
@@ -148,7 +157,7 @@ class Links:
             if isinstance(error, LinkDown):
                 link.last_heard = NEVER  # no pick until it speaks again
             link.drop(request.request_id)
-            self._start_chore(self._send_abort(link, Abort(request.request_id)))
+            self._start_chore(self._send_aborts(link, Abort(request.request_id)))
             raise
         if not reply.accepted:
             link.drop(request.request_id)
@@ -168,18 +177,22 @@ class Links:
         if link is None or inbox.request_id not in link.inboxes:
             return
         if was_live:
-            self._start_chore(self._send_abort(link, Abort(inbox.request_id, sibling)))
+            self._start_chore(self._send_aborts(link, Abort(inbox.request_id, sibling)))
         if not inbox.is_live():
             link.drop(inbox.request_id)
 
-    async def _send_abort(self, link: LinkState, abort: Abort) -> None:
-        """A leaving replica cannot be called any more; its stream may still be there."""
+    async def _send_aborts(self, link: LinkState, *aborts: Abort) -> None:
+        """A replica that is not listed cannot be called any more; its stream may still be there."""
         hello = link.hello
+        if link.is_delisted:
+            if hello is not None:
+                await self._leave_aborts(hello.incarnation, aborts)
+            return
         try:
-            await link.calls.abort((abort,))
+            await link.calls.abort(aborts)
         except LinkDown:
             if hello is not None:
-                await self._leave_aborts(hello.incarnation, (abort,))
+                await self._leave_aborts(hello.incarnation, aborts)
 
     def _start_chore(self, work: Coroutine[None, None, None]) -> None:
         """Work that must outlive the request that asked for it, cancelled client or not."""
@@ -237,8 +250,11 @@ class Links:
         else:
             self._receive(link, message)
         if link.can_work(link.last_heard) and not could_work:
-            self._arrived.set()
-            self._arrived = asyncio.Event()
+            self._pulse()
+
+    def _pulse(self) -> None:
+        self._arrived.set()
+        self._arrived = asyncio.Event()
 
     def _receive(self, link: LinkState, message: StepMessage) -> None:
         link.counters = message.counters
@@ -275,8 +291,9 @@ class Links:
                 while link.inboxes:
                     link.emptied.clear()
                     await link.emptied.wait()
-        for request_id in link.fail(ReplicaLeft(f"replica {link.replica_id} leaves")):
-            self._start_chore(self._send_abort(link, Abort(request_id)))
+        left = link.fail(ReplicaLeft(f"replica {link.replica_id} leaves"))
+        if left:
+            self._start_chore(self._send_aborts(link, *map(Abort, left)))
 
     async def _finish(self, link: LinkState) -> None:
         """A replica that left the list: once it is drained its stream is closed."""

@@ -6,7 +6,6 @@ them. Were they all sent to one replica at once, a second death would look like 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable
 
 
@@ -15,10 +14,6 @@ class Probation:
 
     def __init__(self) -> None:
         self._held: dict[str, Hashable] = {}
-        self._freed = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     def place_of(self, suspect: Hashable) -> str | None:
         return next((place for place, holder in self._held.items() if holder is suspect), None)
@@ -31,14 +26,9 @@ class Probation:
         self.release(suspect)
         self._held[replica_id] = suspect
 
-    def release(self, suspect: Hashable) -> None:
-        """Safe to repeat, and for one that holds nothing."""
+    def release(self, suspect: Hashable) -> bool:
+        """Whether a replica is open that was held. Safe to repeat, and for one that holds nothing."""
         place = self.place_of(suspect)
         if place is not None:
             del self._held[place]
-            self._freed.set()
-            self._freed = asyncio.Event()
-
-    async def freed(self) -> None:
-        """Returns when a replica is open that was held."""
-        await self._freed.wait()
+        return place is not None

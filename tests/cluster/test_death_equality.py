@@ -124,7 +124,7 @@ async def answered_by_mortals(
     links = Links(replicas.__getitem__, lambda: 0.0)
     links.set_replicas(frozenset(replicas))
     dispatcher = Dispatcher(links, routing_policy("token-load"), random, lambda: 0.0)
-    reaper.has_suspects = lambda: bool(dispatcher.num_suspects)
+    reaper.has_suspects = lambda: bool(dispatcher._probation._held)
     generator = ClusterGenerator(
         links,
         dispatcher,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster.link import Abort, LinkDown, ReplicaLeft, SubmitReply
+from cluster.link import Abort, LinkDown, LinksClosed, ReplicaLeft, SubmitReply
 from cluster.links import Links
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
@@ -202,7 +202,8 @@ async def test_what_outlasts_the_drain_limit_is_told_to_go_on_elsewhere(linked: 
     with pytest.raises(ReplicaLeft):
         await got(inbox)
     await settle()
-    assert linked.replicas["a"].aborted == [Abort("r")]
+    told = (linked.replicas["a"].aborted, linked.left)  # who is not listed cannot be called
+    assert told == (([Abort("r")], []) if says_so else ([], [(ord("a"), Abort("r"))]))
     assert (linked.links.states() == {}) is not says_so  # its stream is closed once it is not listed
 
 
@@ -251,6 +252,26 @@ async def test_arrival_is_when_a_replica_can_work_that_could_not(rig: Rig) -> No
     rig.now = 1.1
     rig.replicas["a"].say()
     await again
+
+
+async def test_an_arrival_between_asking_and_waiting_is_not_missed(rig: Rig) -> None:
+    arrival = rig.links.arrival()
+    rig.links.set_replicas(frozenset({"a"}))
+    await settle()
+    async with asyncio.timeout(5):
+        await arrival
+
+
+async def test_closed_links_stay_closed_and_whoever_waits_for_a_replica_hears_of_it(linked: Rig) -> None:
+    inbox = await submitted(linked)
+    arrival = linked.links.arrival()
+    await linked.links.close()
+    await arrival
+    with pytest.raises(LinksClosed):
+        inbox.take()
+    linked.links.set_replicas(frozenset({"a", "b"}))
+    await settle()
+    assert linked.candidates() == set()
 
 
 async def test_any_fault_of_a_stream_is_a_dead_link_that_is_attached_again(linked: Rig) -> None:

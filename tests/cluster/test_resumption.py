@@ -196,6 +196,35 @@ class TestPoison:
         await asyncio.gather(reading, return_exceptions=True)
 
 
+class TestAGatewayThatEnds:
+    async def test_takes_nothing_new_and_still_resumes_what_runs(self, rig: Rig) -> None:
+        generation = await rig.start()
+        rig.generator.stop_admitting()
+        with pytest.raises(ApiError) as refused:
+            await rig.start("late")
+        assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+        rig.replicas["a"].die()
+        reading = asyncio.ensure_future(read(generation))
+        heir = await until_submitted(rig, "b", "c", attempt=1)
+        await settle()
+        rig.replicas[heir].say(tokens("x", attempt=1, finish="stop"))
+        assert await reading == [TextDelta("x", "stop")]
+
+    @pytest.mark.parametrize("has_replica", [True, False])
+    async def test_says_so_to_what_is_cut_off(self, rig: Rig, has_replica: bool) -> None:
+        generation = await rig.start()
+        reading = asyncio.ensure_future(read(generation))
+        if not has_replica:
+            for name in "abc":
+                rig.replicas[name].die()
+        await settle()
+        await rig.links.close()
+        with pytest.raises(ApiError) as caught:
+            await reading
+        assert (caught.value.status, caught.value.code) == (503, "no_capacity")
+        assert rig.observer.num_poisonous == 0
+
+
 class TestSiblings:
     async def test_go_on_each_behind_its_own_tokens(self, rig: Rig) -> None:
         generation = await rig.start(n=3)
@@ -245,7 +274,7 @@ class TestALeavingReplica:
         rig.replicas[heir].say(tokens("c", 2, attempt=1, finish="stop"))
         assert await reading == ("abc", ["stop"])
         assert rig.observer.resumed == ["left"]
-        assert rig.replicas["a"].aborted == [Abort("r-0")]
+        assert rig.left == [(ord("a"), Abort("r-0"))]
 
     async def test_moves_to_its_own_revision_while_there_is_one(self, rig: Rig) -> None:
         rig.replica("d").hash_root = b"next"
