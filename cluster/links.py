@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 from cluster.link import (
@@ -25,6 +26,7 @@ from cluster.link import (
     SubmitReply,
     TokenLink,
 )
+from cluster.link_reading import read_until_broken
 from cluster.link_state import NEVER, LinkState
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
@@ -33,8 +35,6 @@ from engine.request import Request, Timing
 
 log = logging.getLogger("headrace.gateway")
 
-DEAD_AFTER_S = 5.0
-"""A link silent for this long is given up and attached anew."""
 COALESCE_S = 0.004
 """Readers are woken no more often, which costs nothing where a step takes as long: with faster steps a
 gateway that does not keep up sends several tokens in one event instead of falling behind."""
@@ -205,7 +205,7 @@ class Links:
     async def _follow(self, link: LinkState) -> None:
         backoff = MIN_BACKOFF_S
         while True:
-            reason = await self._read_until_broken(link)
+            reason = await read_until_broken(link.calls.attach(), partial(self._hear, link))
             if link.hello is not None:
                 backoff = MIN_BACKOFF_S
                 self._tell_of_the_end(link, reason)
@@ -219,28 +219,6 @@ class Links:
         else:
             log.warning("link to replica %s is down: %s", link.replica_id, reason)
             self._on_lost()
-
-    async def _read_until_broken(self, link: LinkState) -> LinkDown:
-        stream = link.calls.attach()
-        try:
-            while True:
-                async with asyncio.timeout(DEAD_AFTER_S):
-                    message = await anext(stream)
-                self._hear(link, message)
-        except TimeoutError:
-            return LinkDown(f"silent for {DEAD_AFTER_S} s")
-        except StopAsyncIteration:
-            return LinkDown("the replica ended the stream")
-        except LinkDown as reason:
-            return reason
-        except Exception as error:  # whatever it is, a link that nobody follows would hang its requests
-            log.exception("the link to replica %s failed", link.replica_id)
-            return LinkDown(f"{type(error).__name__} while reading")
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                with suppress(Exception):  # it is broken already
-                    await close()
 
     def _hear(self, link: LinkState, message: LinkMessage) -> None:
         could_work = link.can_work(self._clock())
