@@ -19,7 +19,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "serve": Entry("cluster.serve_command:serve", "Start a cluster on this machine and serve."),
+    "serve": Entry("cluster.serve_command:serve", "Start a cluster, here or on a running Ray, and serve."),
     "ray-env": Entry("cluster.ray_env_command:ray_env", "Run `ray start` as headrace needs it."),
     "rollout": Entry(
         "cluster.rollout.command:rollout", "Replace the replicas of a running cluster by a new version."

@@ -42,7 +42,8 @@ class Attempts:
     def may_submit(self) -> bool:
         return self._num_submits < MAX_SUBMITS
 
-    def accepted(self) -> None:
+    def answered(self) -> None:
+        """The replica is there, and has taken it or has a good reason not to."""
         self._num_submits = 0
 
     def progressed(self) -> None:

@@ -7,7 +7,6 @@ generated, and draws by output index, so the client sees one unbroken answer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -22,8 +21,6 @@ from cluster.token_inbox import TokenInbox
 from engine.prefix_stats import PrefixStats
 from engine.request import RequestOutput, Timing
 
-log = logging.getLogger("headrace.gateway")
-
 FAILED_STEP = "engine_error"
 """Error code of requests that ended with a failed step: another replica may do better."""
 
@@ -34,8 +31,6 @@ class Observer(Protocol):
     def count_discarded(self, num_tokens: int) -> None: ...
 
     def count_resumed(self, reason: str) -> None: ...
-
-    def count_poisonous(self) -> None: ...
 
     def count_prediction(self, predicted_tokens: int, actual_tokens: int) -> None: ...
 
@@ -146,11 +141,7 @@ class ClusterGeneration:
         if event in self._blamed:
             return
         self._blamed.add(event)
-        if not self._dispatcher.lost(self._request, replica_id):
-            request_id = self._request.asked.request_id
-            log.error("request %s is poisonous: it lost its replica again and again", request_id)
-            self._observer.count_poisonous()
-            raise _poisonous()
+        self._dispatcher.lost(self._request, replica_id)
 
     async def _resubmit(self, siblings: list[int]) -> None:
         """Together while they have no token; then each behind its own."""
@@ -163,13 +154,3 @@ class ClusterGeneration:
             )
             self._inboxes.append(moved)
             self.replica_id = moved.replica_id
-
-
-def _poisonous() -> ApiError:
-    """OpenAI's SDKs would otherwise send it again, to the next replica."""
-    return ApiError(
-        500,
-        "poisonous_request",
-        "The replicas that worked on this request were lost one after the other; it is not tried again.",
-        headers={"x-should-retry": "false"},
-    )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from cluster.api.errors import ApiError, bad_request, deadline_exceeded, no_capacity
 from cluster.api.waiting import first_of
 from cluster.index.prefix_index import indexed
-from cluster.link import LEAVING, LinkDown, SubmitReply
+from cluster.link import LEAVING, OCCUPIED, LinkDown, NotReached, SubmitReply
 from cluster.links import Links
 from cluster.probation import Probation
 from cluster.routed_prefixes import RoutedPrefixes
@@ -23,6 +23,9 @@ from engine.request import Request
 
 log = logging.getLogger("headrace.gateway")
 
+OCCUPIED_PAUSE_S = 0.05
+"""Until a suspect asks again: about as long as another one needs for a token."""
+
 
 class Dispatcher:
     """Owns how each request fares, what was routed in the last seconds, and which suspect is where.
@@ -30,8 +33,16 @@ class Dispatcher:
     `clock` is monotonic, in seconds.
     """
 
-    def __init__(self, links: Links, policy: RoutingPolicy, rng: Random, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        links: Links,
+        policy: RoutingPolicy,
+        rng: Random,
+        clock: Callable[[], float],
+        on_poisonous: Callable[[], None] = lambda: None,
+    ) -> None:
         self._links = links
+        self._on_poisonous = on_poisonous
         self._policy = policy
         self._rng = rng
         self._clock = clock
@@ -59,11 +70,15 @@ class Dispatcher:
             except LinkDown as reason:
                 log.info("request %s: submit failed: %s", submission.request_id, reason)
                 self._recent.forget(chosen.replica_id)
+                if not isinstance(reason, NotReached):  # it may have run there
+                    self.lost(request, chosen.replica_id)
                 continue
             if isinstance(reply, TokenInbox):
-                request.attempts.accepted()
+                request.attempts.answered()
                 return reply
-            if reply.code != LEAVING:
+            if reply.code == OCCUPIED:
+                await self._stand_back(request)
+            elif reply.code != LEAVING:
                 raise _refusal(reply)
         raise no_capacity("No replica could take the request; try again shortly.")
 
@@ -72,17 +87,29 @@ class Dispatcher:
         request.attempts.progressed()
         self.release(request)
 
-    def lost(self, request: RoutedRequest, replica_id: str) -> bool:
-        """The replica that ran it died, or failed in a step of it. Whether it may go on elsewhere."""
+    def lost(self, request: RoutedRequest, replica_id: str) -> None:
+        """The replica that ran it died, or failed in a step of it.
+
+        Raises `ApiError` if the request is what kills its replicas.
+        """
         request.attempts.lost(replica_id)
         self.release(request)
-        return not request.attempts.is_poisonous
+        if request.attempts.is_poisonous:
+            log.error("request %s is poisonous: its replicas died of it", request.asked.request_id)
+            self._on_poisonous()
+            raise _poisonous()
 
     def release(self, request: RoutedRequest) -> None:
         """It is under no suspicion, or ends. Safe at any time, any number of times."""
         if self._probation.release(request):
             self._freed.set()
             self._freed = asyncio.Event()
+
+    async def _stand_back(self, suspect: RoutedRequest) -> None:
+        """Another gateway's suspect is there; only its replica knows when that is cleared."""
+        suspect.attempts.answered()
+        self.release(suspect)
+        await asyncio.sleep(OCCUPIED_PAUSE_S)
 
     async def _choose(self, request: RoutedRequest, num_output_tokens: int) -> ReplicaLoad:
         """Of those that have not failed it, if there are any. Who was tried once waits for a replica."""
@@ -157,6 +184,7 @@ class Dispatcher:
         chain = request.chains.of(hello)
         attempt = request.attempts.begin(replica_id)
         return Request(
+            is_suspect=request.attempts.is_suspect,
             request_id=f"{request.asked.request_id}-{attempt}",
             prompt_token_ids=request.asked.prompt_token_ids,
             sampling=request.asked.sampling,
@@ -167,6 +195,16 @@ class Dispatcher:
             sibling=sibling,
             n=n,
         )
+
+
+def _poisonous() -> ApiError:
+    """OpenAI's SDKs would otherwise send it again, to the next replica."""
+    return ApiError(
+        500,
+        "poisonous_request",
+        "The replicas that worked on this request were lost one after the other; it is not tried again.",
+        headers={"x-should-retry": "false"},
+    )
 
 
 def _refusal(reply: SubmitReply) -> ApiError:

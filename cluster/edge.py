@@ -19,14 +19,14 @@ HEALTH_PATH = "/-/healthz"
 """Where Ray's proxies ask whether they may send requests here."""
 
 
-class Door:
+class Readiness:
     """Whether this process may be sent new requests. The gateway owns it."""
 
     def __init__(self) -> None:
-        self.is_open = True
+        self.is_ready = True
 
 
-DOOR = Door()
+READINESS = Readiness()
 """This process' one: Serve makes the server around the gateway, and tells neither of the other."""
 
 _SERVE_ONLY = {
@@ -46,15 +46,15 @@ def middlewares() -> list[Middleware]:
 class Edge:
     """Pure ASGI, outside of Serve's own middleware."""
 
-    def __init__(self, app: ASGIApp, door: Door = DOOR) -> None:
+    def __init__(self, app: ASGIApp, readiness: Readiness = READINESS) -> None:
         self._app = app
-        self._door = door
+        self._readiness = readiness
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["path"] == HEALTH_PATH and not self._door.is_open:
+        if scope["path"] == HEALTH_PATH and not self._readiness.is_ready:
             await PlainTextResponse("leaving", status_code=503)(scope, receive, send)
             return
         headers = MutableHeaders(scope=scope)

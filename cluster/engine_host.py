@@ -1,4 +1,4 @@
-"""An engine core in a thread of its own, with a mailbox in and one outbox a gateway.
+"""An engine core in a thread of its own, with a mailbox in and one stream a gateway.
 
 The engine thread owns the core and all that belongs to it; others post calls into its mailbox. What
 a step made is encoded there, one message a gateway, and handed to the event loop as bytes. Knows
@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 
-from cluster.engine_outbox import Outbox
-from cluster.link import HEARTBEAT_S, LEAVING, Abort, Hello, StepMessage, SubmitReply, encode
+from cluster.gateway_streams import GatewayStreams
+from cluster.link import LEAVING, OCCUPIED, Abort, Hello, NotReached, StepMessage, SubmitReply, encode
 from cluster.request_owners import RequestOwners
 from engine.block_pool import IntegrityError
 from engine.core import MAX_FAILED_STEPS, EngineCore
@@ -28,11 +28,9 @@ log = logging.getLogger("headrace.engine")
 
 ABORT_MEMORY_S = 10.0
 """How long an abort that came before its submit is remembered."""
-REATTACH_GRACE_S = 2.0
-"""How long a gateway's requests outlive its broken stream."""
 WATCH_EVERY_S = 0.5
 WATCHDOG_S = 5.0
-FATAL_GRACE_S = 0.25
+FLUSH_GRACE_S = 0.25
 """What was made before the end still leaves in this time."""
 IDLE_CHECK_S = 1.0
 INTEGRITY_EVERY_S = 10.0
@@ -43,7 +41,7 @@ class EngineDead(RuntimeError):
 
 
 class EngineHost:
-    """Owns the engine thread and the outboxes; `RequestOwners` knows whose each live request is.
+    """Owns the engine thread and its mailbox; `RequestOwners` knows whose each live request is.
 
     `on_step(outputs, seconds, executor_seconds)` is called in the engine thread after every step, for
     metrics. `on_fatal` is called once, on the event loop, when the engine thread failed or stood
@@ -62,15 +60,16 @@ class EngineHost:
         watchdog_s: float = WATCHDOG_S,
     ) -> None:
         self._core = core
-        self._hello = hello
         self._clock = clock
         self._on_step = on_step
         self._on_integrity_error = on_integrity_error
         self._on_fatal = on_fatal
         self._mailbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._owners = RequestOwners()
+        self._suspects: set[str] = set()
+        """At most one, of any gateway, until its first output: if this replica dies, too, that was it."""
         self._aborted_early: dict[str, float] = {}
-        self._outboxes: dict[str, Outbox] = {}
+        self._streams = GatewayStreams(encode(hello), lambda: self._message(()), self._drop_gateway)
         self._counters = core.counters()
         self._is_count_due = False
         self._running: Future[None] = Future()
@@ -97,15 +96,13 @@ class EngineHost:
         """Ends the thread after its current step and every attached stream. Blocks for that step."""
         self._mailbox.put(None)
         self._running.result()
-        for outbox in self._outboxes.values():
-            outbox.close()
+        self._streams.close()
 
     def leave(self) -> None:
         """Refuses all submits from now on and tells every gateway at once; what runs goes on."""
         self._is_leaving = True
         self._mailbox.put(self._take_last)
-        for outbox in self._outboxes.values():
-            outbox.put(self._message(()))
+        self._streams.put_to_all(self._message(()))
 
     @property
     def has_finished(self) -> bool:
@@ -137,7 +134,7 @@ class EngineHost:
         if self._dead_because is not None:
             return
         self._dead_because = str(error) or type(error).__name__
-        self._loop.call_later(FATAL_GRACE_S, self._on_fatal, error)
+        self._loop.call_later(FLUSH_GRACE_S, self._on_fatal, error)
 
     @property
     def counters(self) -> EngineCounters:
@@ -145,58 +142,39 @@ class EngineHost:
         return self._counters
 
     def submit(self, gateway_id: str, request: Request) -> SubmitReply:
-        """Accepts or refuses at once; nothing waits for a step."""
-        self.check()
+        """Accepts or refuses at once; nothing waits for a step.
+
+        Raises `NotReached` if the engine is dead, or the gateway's stream broken: it would hear nothing.
+        """
+        if self._dead_because is not None or self._running.done():
+            raise NotReached("the engine has ended")
+        if gateway_id not in self._streams:  # it may have come after the end of a gateway that was killed
+            raise NotReached("this gateway has no stream here")
         if self._is_leaving:
             return SubmitReply(accepted=False, code=LEAVING, message="this replica takes no more requests")
         try:
             self._core.check_fits(request)
         except RequestRefused as refusal:
             return SubmitReply(accepted=False, code=refusal.code, message=refusal.message)
+        if request.is_suspect:
+            if self._suspects:
+                return SubmitReply(accepted=False, code=OCCUPIED)
+            self._suspects.add(request.request_id)
         self._mailbox.put(partial(self._add, gateway_id, request, self._clock()))
         return SubmitReply(accepted=True)
 
     def abort(self, aborts: Iterable[Abort]) -> None:
         self._mailbox.put(partial(self._abort, tuple(aborts)))
 
-    async def attach(self, gateway_id: str) -> AsyncIterator[bytes]:
+    def attach(self, gateway_id: str) -> AsyncIterator[bytes]:
         """The gateway's stream: hello, then a message a step, and one each `HEARTBEAT_S` of silence.
 
-        A gateway has one stream: a new one ends the old one and aborts what was running for it.
+        Its end, or a new one of the same gateway, aborts what was running for it.
         """
-        outbox = Outbox()
-        previous = self._outboxes.get(gateway_id)
-        self._outboxes[gateway_id] = outbox
-        if previous is not None:
-            previous.close()
+        return self._streams.attach(gateway_id)
+
+    def _drop_gateway(self, gateway_id: str) -> None:
         self._mailbox.put(partial(self._abort_gateway, gateway_id))
-        try:
-            yield encode(self._hello)
-            while True:
-                try:
-                    message = await outbox.get(HEARTBEAT_S)
-                except TimeoutError:
-                    message = self._message(())
-                if message is None:
-                    return
-                yield message
-        finally:
-            self._detach(gateway_id, outbox)
-
-    def _detach(self, gateway_id: str, outbox: Outbox) -> None:
-        outbox.is_closed = True
-        if self._outboxes.get(gateway_id) is outbox:
-            del self._outboxes[gateway_id]
-            self._loop.call_later(REATTACH_GRACE_S, self._forget_gateway, gateway_id)
-
-    def _forget_gateway(self, gateway_id: str) -> None:
-        if gateway_id not in self._outboxes:
-            self._mailbox.put(partial(self._abort_gateway, gateway_id))
-
-    def _put(self, gateway_id: str, message: bytes) -> None:
-        outbox = self._outboxes.get(gateway_id)
-        if outbox is not None:
-            outbox.put(message)
 
     # --- the engine thread's side ----------------------------------------------------------
 
@@ -236,10 +214,12 @@ class EngineHost:
         if self._core.is_broken:
             raise EngineDead(f"the last {MAX_FAILED_STEPS} steps failed")
 
-    def _deliver(self, outputs: Iterable[RequestOutput]) -> None:
+    def _deliver(self, outputs: Sequence[RequestOutput]) -> None:
+        for output in outputs:
+            self._suspects.discard(output.request_id)
         for gateway_id, rows in self._owners.sort(outputs).items():
             message = self._message(tuple(rows))
-            self._loop.call_soon_threadsafe(self._put, gateway_id, message)
+            self._loop.call_soon_threadsafe(self._streams.put, gateway_id, message)
 
     def _message(self, outputs: tuple[RequestOutput, ...]) -> bytes:
         return encode(StepMessage(outputs=outputs, counters=self._counters, is_leaving=self._is_leaving))
@@ -253,6 +233,7 @@ class EngineHost:
             key: at for key, at in self._aborted_early.items() if now - at < ABORT_MEMORY_S
         }
         if request.request_id in self._aborted_early:
+            self._suspects.discard(request.request_id)
             return
         if request.request_id in self._owners:
             log.warning("a live request's id came again and was dropped")

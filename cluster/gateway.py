@@ -25,7 +25,7 @@ from cluster.api.app import build_app
 from cluster.api.services import Services
 from cluster.cluster_generator import ClusterGenerator
 from cluster.dispatcher import Dispatcher
-from cluster.edge import DOOR
+from cluster.edge import READINESS
 from cluster.index.prefix_index import IndexUnavailable
 from cluster.index.redis_index import RedisPrefixIndex
 from cluster.leaving import on_sigterm
@@ -73,7 +73,7 @@ class Gateway:
             on_timing=self._telemetry.observe_timing,
             on_lost=self._telemetry.count_lost_link,
         )
-        self._services = self._build_services(spec)
+        self._services = await self._build_services(spec)
         self._pools = ReplicaPools(
             deployed_pools,
             lambda pool_id, listener: ServePool(pool_id, self._gateway_id, listener),
@@ -87,18 +87,25 @@ class Gateway:
     def __serve_build_asgi_app__(self) -> FastAPI:
         return build_app(self._services)
 
-    def _build_services(self, spec: ClusterSpec) -> Services:
-        source = resolve_model(spec.settings.model)
-        tokenizer = source.tokenizer()
-        template = source.chat_template()
+    async def _build_services(self, spec: ClusterSpec) -> Services:
+        """With the text rules of the version that serves: the files of the first one may be gone by now."""
         secret = root_secret(spec.settings.state_dir)
+        rollouts = RedisRollouts(self._redis, spec.cluster_id, secret)
+        source = resolve_model(await rollouts.serving_model() or spec.settings.model)
+        tokenizer, template = source.tokenizer(), source.chat_template()
         store = RedisTenantStore(self._redis)
         tokenizer_pool = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         rng = Random(secrets.randbits(64))
         telemetry = self._telemetry
         self._generator = ClusterGenerator(
             self._links,
-            Dispatcher(self._links, routing_policy(spec.settings.routing), rng, time.monotonic),
+            Dispatcher(
+                self._links,
+                routing_policy(spec.settings.routing),
+                rng,
+                time.monotonic,
+                telemetry.count_poisonous,
+            ),
             Admission(self._redis, self._index, telemetry.count_degraded_admission, telemetry.count_lookup),
             tokenizer.token_bytes,
             secret,
@@ -109,7 +116,7 @@ class Gateway:
             generator=self._generator,
             authenticator=Authenticator(store, secret, time.time, on_stale=self._telemetry.count_stale_key),
             store=store,
-            rollouts=RedisRollouts(self._redis, spec.cluster_id),
+            rollouts=rollouts,
             secret=secret,
             tokenizer=tokenizer,
             chat_template=ChatTemplate(template, tokenizer) if template else None,
@@ -141,11 +148,11 @@ class Gateway:
         )
 
     def _is_ready(self) -> bool:
-        return DOOR.is_open and self._generator.is_admitting and bool(self._links.candidates())
+        return READINESS.is_ready and self._generator.is_admitting and bool(self._links.candidates())
 
     async def _leave(self, limit_s: float) -> None:
-        """Nothing new comes once the proxy has seen that the door is closed; until then it is served."""
-        DOOR.is_open = False
+        """Nothing new comes once the proxy has seen that this is not ready; until then it is served."""
+        READINESS.is_ready = False
         await asyncio.sleep(UNTIL_PROXY_KNOWS_S)
         await self.drain(limit_s)
 

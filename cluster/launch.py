@@ -1,7 +1,7 @@
 """Starts a cluster stage by stage, waits, and takes it down. Run by the supervisor as a child process.
 
-Stages: environment, Redis, Ray, weights, KV pool, warm-up, ready. The first three are this process's;
-replicas report the next three; ready is the gateway's own `/ready`.
+Stages: environment, nodes (where a Ray is joined), Redis, Ray, weights, KV pool, warm-up, golden, ready.
+Those up to Ray are this process's; replicas report the next four; ready is the gateway's own `/ready`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import signal
 import sys
 import time
 import traceback
-import urllib.request
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
+from cluster.golden import GoldenPrompt
 from cluster.greeting import front_address, greet
 from cluster.output import own_console, send_output_to, waiting_for
 from cluster.preflight import (
@@ -34,15 +35,17 @@ from cluster.ray_session import RaySession
 from cluster.redis_check import check_redis
 from cluster.redis_server import RedisServer, RedisServerError
 from cluster.rollout.check import text_rules
-from cluster.rollout.runner import RolloutRunner, open_rollouts
+from cluster.rollout.opening import open_rollouts
+from cluster.rollout.runner import RolloutRunner
 from cluster.run_dir import RunDir, RunDirBusy
 from cluster.serve_command import SETTINGS_VARIABLE
 from cluster.settings import ServeSettings, root_secret
 from cluster.spec import ClusterSpec, EnginePlan
 from cluster.stages import Stages, StartError
 from cluster.start_reports import StartReports
-from cluster.start_watch import StartWatch
+from cluster.start_watch import StartWatch, answers
 from cluster.supervisor import ASKS_TO_STOP, adopt_orphans, sweep_descendants
+from engine.loading.source import ModelSource
 from tenants.bootstrap import BootstrapError, KeyFiles, ensure_demo
 from tenants.redis_client import connect
 from tenants.store import StoreUnavailable
@@ -105,8 +108,7 @@ class Launcher:
         with self.stages.stage("Redis") as detail:
             redis_url = self._open_redis()
             detail("started" if self._redis else "joined")
-        spec = self._spec(plan, settings.served_model_name or source.served_name, redis_url, num_nodes)
-        spec = spec.model_copy(update={"revision": source.config.revision, "golden": golden})
+        spec = self._spec(source, plan, golden, redis_url, num_nodes)
         with self.stages.stage("Ray"):
             self._ray.start(self._run_dir)
             self._deploy(spec)
@@ -150,24 +152,32 @@ class Launcher:
             raise StartError(str(error), "use the HEADRACE_SECRET or --state-dir of then") from None
         return url
 
-    def _spec(self, engine: EnginePlan, served_name: str, redis_url: str, num_nodes: int) -> ClusterSpec:
+    def _spec(
+        self,
+        source: ModelSource,
+        engine: EnginePlan,
+        golden: tuple[GoldenPrompt, ...],
+        redis_url: str,
+        num_nodes: int,
+    ) -> ClusterSpec:
         assert self._run_dir is not None
         settings = self._settings.model_copy(update={"state_dir": self._settings.state_dir.resolve()})
         return ClusterSpec(
             settings=settings,
             engine=engine,
-            served_name=served_name,
+            served_name=settings.served_model_name or source.served_name,
             redis_url=redis_url,
             cluster_id=secrets.token_hex(8),
             run_path=self._run_dir.path,
             threads_per_replica=max(1, (os.cpu_count() or 1) // -(-settings.replicas // num_nodes)),
             num_nodes=num_nodes,
+            revision=source.config.revision,
+            golden=golden,
         )
 
     def _join_ray(self) -> int:
         """The number of Ray's nodes: 1 where it will be started here."""
-        address = self._settings.ray_address
-        if address is None:
+        if (address := self._settings.ray_address) is None:
             return 1
         with self.stages.stage("nodes") as detail:
             num_nodes = self._ray.join(address)
@@ -186,17 +196,12 @@ class Launcher:
     def _await_ready(self, spec: ClusterSpec) -> None:
         from cluster.serve_control import deploy_failure
 
-        watch = StartWatch(
-            self.stages,
-            StartReports(spec.redis_url, spec.reports_id),
-            deploy_failure,
-            time.monotonic,
-            self._pause,
-        )
-        if not spec.settings.model.startswith("tape:"):
-            watch.await_replicas(["weights", "KV pool", "warm-up"], spec.settings.replicas)
         address = front_address(self._settings.host, self._settings.port)
-        watch.await_ready(lambda: _answers(f"{address}/ready"))
+        with closing(StartReports(spec.redis_url, spec.reports_id)) as reports:
+            watch = StartWatch(self.stages, reports, deploy_failure, time.monotonic, self._pause)
+            if not spec.settings.model.startswith("tape:"):
+                watch.await_replicas(["weights", "KV pool", "warm-up", "golden"], spec.settings.replicas)
+            watch.await_ready(lambda: answers(f"{address}/ready"))
 
     def _pause(self) -> None:
         """Between two looks. Ray may have caught the `Interrupted` that was raised into it."""
@@ -216,6 +221,8 @@ class Launcher:
 
     def stop(self) -> None:
         """Drains, then takes everything down that `start` brought up. Safe after a failed start."""
+        if self._rollouts is not None:
+            self._rollouts.close()
         if "ray" in sys.modules:
             self._stop_ray()
         if self._redis is not None:
@@ -246,14 +253,6 @@ async def _seed_record(redis_url: str, state_dir: Path) -> KeyFiles:
         return await ensure_demo(RedisTenantStore(client), root_secret(state_dir), state_dir, time.time())
     finally:
         await client.aclose()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def _fail(console: Console, stage: str, error: StartError) -> int:

@@ -52,6 +52,8 @@ LinkMessage = Hello | StepMessage
 
 LEAVING = "leaving"
 """Code of a submit that a replica refuses because it is about to end."""
+OCCUPIED = "occupied"
+"""Code of a suspect's submit to a replica where another suspect is: nobody could tell them apart."""
 
 
 class SubmitReply(msgspec.Struct, frozen=True, array_like=True):
@@ -94,6 +96,10 @@ class TokenLink(Protocol):
 
 class LinkDown(Exception):
     """The replica behind a link is gone or cannot be reached."""
+
+
+class NotReached(LinkDown):
+    """So it is, and the call certainly did nothing there."""
 
 
 class LinksClosed(LinkDown):

@@ -1,6 +1,6 @@
 """Replica pools, as an operator of the cluster sees them: start one, set its size, take it down, look.
 
-A pool is a group of replicas of one model and revision. `cluster/serve_pools.py` does it on Ray Serve.
+A pool is a group of replicas of one model and revision. `cluster/serve_control.py` does it on Ray Serve.
 """
 
 from __future__ import annotations

@@ -13,12 +13,11 @@ from functools import partial
 from typing import Protocol
 
 from cluster.link import TokenLink
+from cluster.replica_registry import Listener
 
 log = logging.getLogger("headrace.gateway")
 
 LOOK_EVERY_S = 1.0
-
-Listener = Callable[[frozenset[str]], None]
 
 
 class Pool(Protocol):
@@ -59,11 +58,19 @@ class ReplicaPools:
     async def follow(self) -> None:
         """Looks again and again which pools there are; what cannot be known now stays as it was."""
         while True:
-            try:
-                self.set_pools(await self._deployed())
-            except Exception as error:  # Serve's controller is away for seconds when it restarts
-                log.warning("the pools could not be read: %s", type(error).__name__)
+            await self._look()
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _look(self) -> None:
+        try:
+            deployed = await self._deployed()
+        except Exception as error:  # Serve's controller is away for seconds when it restarts
+            log.warning("the pools could not be read: %s", type(error).__name__)
+            return
+        try:
+            self.set_pools(deployed)
+        except Exception:  # one that cannot be opened must not end the looking
+            log.exception("a pool could not be opened or closed")
 
     def set_pools(self, pool_ids: Iterable[str]) -> None:
         """Opens the new ones and lets go of those that are no longer deployed and list nobody."""

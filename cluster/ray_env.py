@@ -24,6 +24,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 EVERYWHERE = {
     "RAY_AUTH_MODE": "token",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # It would keep an actor's last 1,000 log lines in memory, and lose them with the process.
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     # A replica that answers no health check would otherwise be drained: it would stay for its whole grace.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
@@ -31,9 +33,9 @@ EVERYWHERE = {
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "cluster.edge:middlewares",
 }
-# How long a leaving gateway stays open, in s: the proxies of other nodes must hear of it first.
 ON_NODES = EVERYWHERE | {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2"}
-"""What a node of a running Ray must have been started with, beside the secrets and the proxy's paths."""
+"""What a node of a running Ray must have been started with, beside the secrets and the proxy's paths.
+A gateway that leaves stays open for 2 s: the proxies of other nodes must hear of it first."""
 SECRETS = ("RAY_AUTH_TOKEN", "HEADRACE_SECRET")
 """The same on every node; the operator gives them."""
 PROXY_PATHS = {

@@ -61,13 +61,15 @@ class RaySession:
 
     def start(self, run_dir: RunDir) -> None:
         """Starts Serve, on a Ray of its own if none was joined."""
+        settings = self._settings
         if not self._has_joined:
-            self._start_ray(run_dir)
+            num_gpus = settings.replicas if settings.device == "cuda" else 0
+            start_local_ray(run_dir, num_actors=settings.replicas + settings.gateways, num_gpus=num_gpus)
         from ray import serve
 
         self._has_started_serve = True
         serve.start(
-            http_options=serve.HTTPOptions(host=self._settings.host, port=self._settings.port),
+            http_options=serve.HTTPOptions(host=settings.host, port=settings.port),
             proxy_location="EveryNode" if self._has_joined else "HeadOnly",
         )
 
@@ -81,21 +83,6 @@ class RaySession:
         if self._has_joined and self._has_started_serve:
             serve.shutdown()
         ray.shutdown()
-
-    def _start_ray(self, run_dir: RunDir) -> None:
-        os.environ.update(ray_environment(run_dir, os.environ))
-        import ray
-
-        settings = self._settings
-        ray.init(
-            address="local",
-            num_cpus=max(os.cpu_count() or 1, settings.replicas + settings.gateways),
-            num_gpus=settings.replicas if settings.device == "cuda" else 0,
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            _temp_dir=str(run_dir.ray),
-            **_COMMON,
-        )
 
     def _check_nodes(self, nodes: dict[str, str]) -> None:
         question = Question(secrets.token_bytes(32), self._settings.model, self._settings.redis_url)
@@ -113,6 +100,22 @@ class RaySession:
                 f"start each node with `headrace ray-env ray start`, {' and '.join(SECRETS)} being set, "
                 "from the same headrace",
             )
+
+
+def start_local_ray(run_dir: RunDir, *, num_actors: int, num_gpus: int = 0) -> None:
+    """A Ray of this process's own on this machine, with room for so many actors. Changes the environment."""
+    os.environ.update(ray_environment(run_dir, os.environ))
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=max(os.cpu_count() or 1, num_actors),
+        num_gpus=num_gpus,
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        _temp_dir=str(run_dir.ray),
+        **_COMMON,
+    )
 
 
 def _ask(node_ids: list[str], question: Question) -> dict[str, Facts | str]:

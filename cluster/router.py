@@ -18,7 +18,7 @@ from cluster.replica_registry import ReplicaGone, watch
 class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
     def initialize_state(self, **kwargs: Any) -> None:
         self._unreached: set[str] = set()
-        """Replicas that the last call did not reach."""
+        """Replicas on the list that the last call did not reach."""
         self._watch = watch(self._deployment_id.app_name)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
@@ -34,7 +34,9 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]  # Ray ships no types
         self._unreached.add(replica_id.unique_id)
 
     def _tell(self) -> None:
-        self._watch.update(replica.replica_id.unique_id for replica in self._replicas_list)
+        listed = {replica.replica_id.unique_id for replica in self._replicas_list}
+        self._unreached &= listed  # the others are never asked for again
+        self._watch.update(listed)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

@@ -56,6 +56,16 @@ class RunDir:
         run_dir._make()
         return run_dir
 
+    @staticmethod
+    def remove(state_dir: Path) -> None:
+        """Takes away what the stopped cluster of `state_dir`, if there was one, left for people: its logs."""
+        link = state_dir / "run"
+        if link.is_symlink():
+            path = link.readlink()
+            shutil.rmtree(path, ignore_errors=True)
+            path.with_suffix(".lock").unlink(missing_ok=True)
+            link.unlink()
+
     def _make(self) -> None:
         _make_private(self.path.parent)
         _make_private(self.path)

@@ -36,7 +36,7 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(epilog="Every option is also read from HEADRACE_<NAME>, for example HEADRACE_PORT.")
 @settings_options
 def serve(**flags: str | None) -> None:
-    """Start a cluster on this machine and serve until Ctrl-C.
+    """Start a cluster, on this machine or on a running Ray, and serve until Ctrl-C.
 
     \b
     Examples:

@@ -14,12 +14,14 @@ from cluster.link import (
     Abort,
     LinkDown,
     LinkMessage,
+    NotReached,
     Report,
     SubmitReply,
     decode_message,
     decode_reply,
     encode,
 )
+from cluster.replica_registry import ReplicaGone
 from engine.request import Request
 
 _NOT_OURS = "the replica sent what is no message of this version"
@@ -70,6 +72,8 @@ class ServeLink:
         except TimeoutError:
             response.cancel()
             raise LinkDown(f"{method} got no answer within {CALL_TIMEOUT_S} s") from None
+        except (ReplicaGone, NotReached) as error:
+            raise NotReached(_reason(error)) from None
         except Exception as error:
             raise LinkDown(_reason(error)) from None
         assert isinstance(result, bytes)

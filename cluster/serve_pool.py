@@ -9,8 +9,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.link import CALL_TIMEOUT_S
 from cluster.pool_names import REPLICA_DEPLOYMENT, application_of, pool_of
-from cluster.pools import Listener
-from cluster.replica_registry import forget, watch
+from cluster.replica_registry import Listener, forget, watch
 from cluster.serve_link import ServeLink
 
 

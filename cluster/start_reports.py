@@ -30,15 +30,15 @@ class StageReport(msgspec.Struct, frozen=True):
 
 
 class StartReports:
-    """`cluster_id` tells this start from earlier ones on the same Redis.
+    """`reports_id` tells this start of this pool from all others on the same Redis.
 
     Reading raises `redis.RedisError`; telling does not: a replica that replaces another one must come up
     without Redis, too. `current` is the stage that this replica is in, for a report of its failure.
     """
 
-    def __init__(self, redis_url: str, cluster_id: str) -> None:
+    def __init__(self, redis_url: str, reports_id: str) -> None:
         self._redis = redis.Redis.from_url(redis_url, socket_timeout=5, socket_connect_timeout=5)
-        self._key = _KEY.format(cluster_id)
+        self._key = _KEY.format(reports_id)
         self.current = "replica"
         self.seconds: dict[str, float] = {}
         """Of each stage that has passed here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -71,3 +72,12 @@ class StartWatch:
                 f"not done after {START_TIMEOUT_S:.0f} s", "see <state-dir>/run/ray and launch.log"
             )
         self._pause()
+
+
+def answers(url: str) -> bool:
+    """Whether a GET there is answered with 200, within two seconds."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -55,7 +55,7 @@ class Telemetry:
         )
         self._e2e_latency = self._histogram(
             "e2e_request_latency",
-            "From a request's arrival at the gateway to the last text; complete answers only",
+            "From arrival at the gateway to the last text of a complete answer",
             "tenant",
         )
         self._phases = _PhaseTimes(self._histogram)
@@ -140,7 +140,7 @@ class Telemetry:
         self._poisonous.inc()
 
     def count_prediction(self, predicted_tokens: int, actual_tokens: int) -> None:
-        """Once for each routing decision: cached prompt tokens as thought, and as its replica found."""
+        """Once for each request: cached prompt tokens as thought at its last routing, and as they were."""
         self._steering.count_prediction(predicted_tokens, actual_tokens)
 
     def count_lookup(self, is_ok: bool) -> None:
@@ -238,11 +238,9 @@ class _Steering:
             "direction",
         )
         self._lookups = counter("prefix_index_lookups", "Look-ups in the prefix index", "result")
-        self._state = Gauge(
-            "headrace_prefix_index_up",
-            "1 if the last look-up in the prefix index was answered; without, requests are routed by load",
-            registry=registry,
-        )
+        self._registry = registry
+        self._state: Gauge | None = None
+        """None before the first look-up: a gateway without requests does not know, and tells nothing."""
 
     def count_prediction(self, predicted_tokens: int, actual_tokens: int) -> None:
         self._predicted.inc(predicted_tokens)
@@ -251,6 +249,12 @@ class _Steering:
 
     def count_lookup(self, is_ok: bool) -> None:
         self._lookups.labels("ok" if is_ok else "failed").inc()
+        if self._state is None:
+            self._state = Gauge(
+                "headrace_prefix_index_up",
+                "1 if the last look-up in the prefix index was answered; else requests are routed by load",
+                registry=self._registry,
+            )
         self._state.set(is_ok)
 
 

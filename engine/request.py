@@ -76,6 +76,8 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     sibling: int = 0
     n: int = 1
     priority: int = 0
+    is_suspect: bool = False
+    """It lost a replica, and may be why; the scheduler does not ask (`cluster/probation.py`)."""
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
 
+from loadtest.gateway_bench.answers import MAX_OUTPUT_TOKENS
 from loadtest.progress import Progress
 
 _MAX_STREAMS = 1024
-_MAX_OUTPUT_TOKENS = 4096
-_INTERRUPTED = 130
 _LABELS = {
     "tokens_per_s": "tokens/s, engines ahead",
     "events_per_s": "events/s of those",
@@ -36,7 +32,7 @@ _LABELS = {
 @click.command(context_settings={"show_default": True})
 @click.option("--streams", type=click.IntRange(1, _MAX_STREAMS), default=64, help="Answers at once.")
 @click.option(
-    "--output-tokens", type=click.IntRange(2, _MAX_OUTPUT_TOKENS), default=256, help="Of each answer."
+    "--output-tokens", type=click.IntRange(2, MAX_OUTPUT_TOKENS), default=256, help="Of each answer."
 )
 @click.option("--answers", type=click.IntRange(1), default=4, help="Of each stream, one after the other.")
 @click.option("--replicas", type=click.IntRange(1, 256), default=2, help="Engines that play a tape.")
@@ -57,14 +53,11 @@ def gateway(as_json: bool, streams: int, output_tokens: int, answers: int, repli
 
     load = GatewayLoad(streams=streams, output_tokens=output_tokens, answers_each=answers, replicas=replicas)
     try:
-        with _stopped_by_signals():
-            figures = GatewayBench(load, Progress(every_s=0).tell).run()
+        figures = GatewayBench(load, Progress(every_s=0).tell).run()
     except BrokenAnswer as error:
         _end(1, str(error))
     except (CannotBench, CannotStart) as error:
         _end(2, str(error))
-    except KeyboardInterrupt:
-        _end(_INTERRUPTED, "stopped")
     for line in missed_bounds(figures):
         click.echo(line, err=True)
     _print_table(figures)
@@ -76,18 +69,6 @@ def gateway(as_json: bool, streams: int, output_tokens: int, answers: int, repli
 def _end(status: int, reason: str) -> NoReturn:
     click.echo(f"headrace bench gateway: {reason}", err=True)
     sys.exit(status)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Whoever asks us to end meets the clean-up that Ctrl-C meets."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _print_table(figures: dict[str, Any]) -> None:

@@ -9,9 +9,12 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
+from cluster.key_file import is_key, read_key
 from loadtest.client import Endpoint
+from loadtest.shared_prefix import SharedPrefix
 from loadtest.slo import Slo, parse_slo
-from loadtest.traffic import Traffic
+from loadtest.traffic import DEFAULT_OUTPUT_TOKENS, Pace, Replay, Traffic, replayed, workload_traffic
+from loadtest.workload import RandomPrompts, Workload
 
 _MEANT_FOR = {
     "prompt_tokens": ("random",),
@@ -80,14 +83,43 @@ def _check_combination(context: click.Context, given: dict[str, Any]) -> None:
 
 
 def _traffic(given: dict[str, Any]) -> Traffic:
-    from loadtest.traffic import trace_traffic, workload_traffic
-
     if given["trace"] is None:
-        return workload_traffic(**given)
+        pace = Pace(given["seed"], given["rate"], given["requests"], given["duration"])
+        return workload_traffic(_workload(given), pace)
+    replay = Replay(
+        file=given["trace"],
+        seed=given["seed"],
+        vocab_size=given["vocab_size"],
+        num_requests=given["requests"],
+        max_output_tokens=given["output_tokens"],
+        tick_s=given["trace_tick_s"],
+        time_scale=given["time_scale"],
+    )
     try:
-        return trace_traffic(**given)
+        return replayed(replay)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--trace") from None
+
+
+def _workload(given: dict[str, Any]) -> Workload:
+    output_tokens = given["output_tokens"] or DEFAULT_OUTPUT_TOKENS
+    if given["workload"] == "random":
+        return RandomPrompts(
+            seed=given["seed"],
+            num_tokens=given["prompt_tokens"],
+            output_tokens=output_tokens,
+            vocab_size=given["vocab_size"],
+            is_text=not given["completions"],
+        )
+    return SharedPrefix(
+        seed=given["seed"],
+        num_prefixes=given["prefixes"],
+        prefix_tokens=given["prefix_tokens"],
+        suffix_tokens=given["suffix_tokens"],
+        output_tokens=output_tokens,
+        vocab_size=given["vocab_size"],
+        hot_share=given["hot_share"],
+    )
 
 
 def _check_url(url: str) -> None:
@@ -102,16 +134,10 @@ def _check_url(url: str) -> None:
 
 def _key(key: str | None, key_file: Path | None) -> str | None:
     if key_file is not None:
-        try:
-            key = key_file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise click.BadParameter(
-                f"{key_file} cannot be read: {reason}", param_hint="--key-file"
-            ) from None
+        return read_key(key_file)
     if key is None:
         return None
-    if not key.strip() or not all("!" <= character <= "~" for character in key.strip()):
+    if not is_key(key.strip()):
         raise click.UsageError("the key is empty or holds characters that no key has")
     return key.strip()
 

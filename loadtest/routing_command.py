@@ -117,8 +117,8 @@ def _show_commands(cases: Sequence[RoutingCase], policies: Sequence[str], replic
     for case in cases:
         for policy in policies:
             click.echo(shlex.join(["headrace", "serve", *serve_flags(case, policy, replicas)]))
-        load = load_flags(case, Path(".headrace/demo.key"), seed)
-        click.echo(shlex.join(["headrace", "load", "http://127.0.0.1:8000", *load]))
+        load = ["http://127.0.0.1:8000", "--key-file=.headrace/demo.key", *load_flags(case, seed)]
+        click.echo(shlex.join(["headrace", "load", *load]))
 
 
 def _line(row: dict[str, Any]) -> str:

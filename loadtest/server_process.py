@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from cluster.run_dir import RunDir
 from cluster.settings import ENV_PREFIX
 from cluster.supervisor import die_with_parent
 
@@ -34,8 +34,10 @@ class CannotStart(Exception):
 
 
 class Server(NamedTuple):
-    url: str
-    key_file: Path
+    """A running server on loopback. `key` is what requests to it need."""
+
+    port: int
+    key: str = "none"
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def served(flags: Sequence[str]) -> Iterator[Server]:
         return ["-m", "headrace", "serve", *flags, f"--port={port}", f"--state-dir={state_dir}"]
 
     with running(arguments, READY) as (port, state_dir):
-        yield Server(f"http://127.0.0.1:{port}", state_dir / "demo.key")
+        yield Server(port, (state_dir / "demo.key").read_text().strip())
 
 
 @contextmanager
@@ -56,7 +58,7 @@ def running(arguments: Callable[[int, Path], Sequence[str]], ready: str) -> Iter
     The folder may be a state directory. Raises `CannotStart`.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         log = folder / "output.log"
         process = _start(arguments(port, folder), log)
         try:
@@ -64,7 +66,7 @@ def running(arguments: Callable[[int, Path], Sequence[str]], ready: str) -> Iter
             yield port, folder
         finally:
             _stop(process)
-            _remove_run_dir(folder)
+            RunDir.remove(folder)
 
 
 def without_settings() -> dict[str, str]:
@@ -105,15 +107,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _remove_run_dir(state_dir: Path) -> None:
-    """A stopped cluster leaves its logs for people; this one is nobody's."""
-    run_dir = (state_dir / "run").resolve()
-    if run_dir != state_dir / "run":
-        shutil.rmtree(run_dir, ignore_errors=True)
-        run_dir.with_suffix(".lock").unlink(missing_ok=True)
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """Of loopback, one that no outgoing connection takes meanwhile."""
     while True:
         port = random.SystemRandom().choice(_PORTS)
         with socket.socket() as probe, suppress(OSError):

@@ -28,7 +28,7 @@ def summarize(run: Run, slo: Slo, ideal_hit_rate: float | None = None) -> dict[s
     return {
         **figures,
         "ideal_hit_rate": None if ideal_hit_rate is None else round(ideal_hit_rate, 4),
-        "hits_of_ideal": _share(figures["hit_rate"], ideal_hit_rate),
+        "hits_of_ideal": share(figures["hit_rate"], ideal_hit_rate),
         **replica_figures(run.records),
         **_send_lag(run.records),
         "slo": slo.bounds,
@@ -93,7 +93,8 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-def _share(value: float | None, whole: float | None) -> float | None:
+def share(value: float | None, whole: float | None) -> float | None:
+    """None if either is unknown, or there is no whole."""
     return None if value is None or not whole else round(value / whole, 4)
 
 

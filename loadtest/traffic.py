@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from loadtest.arrivals import poisson_arrivals
-from loadtest.shared_prefix import SharedPrefix
 from loadtest.trace import read_trace, trace_arrivals
 from loadtest.trace_prompts import TracePrompts
-from loadtest.workload import RandomPrompts, Workload
+from loadtest.workload import Workload
 
 DEFAULT_REQUESTS = 100
 DEFAULT_OUTPUT_TOKENS = 64
@@ -31,55 +31,47 @@ class Traffic(NamedTuple):
     duration_s: float | None = None
 
 
-def workload_traffic(
-    *, rate: float | None, requests: int | None, duration: float | None, seed: int, **given: Any
-) -> Traffic:
-    """From the options of that name."""
-    if requests is None and duration is None:
-        requests = DEFAULT_REQUESTS
-    workload = _workload(seed=seed, **given)
-    if rate is None:
-        return Traffic(workload, num_requests=requests, duration_s=duration)
-    arrivals = poisson_arrivals(rate, seed, num_requests=requests, duration_s=duration)
-    return Traffic(workload, Schedule(arrivals, arrivals[-1] if duration is None else duration))
+@dataclass(frozen=True)
+class Pace:
+    """`rate` requests a second at random, or, if None, as answers come; with no bound `DEFAULT_REQUESTS`."""
+
+    seed: int
+    rate: float | None
+    num_requests: int | None
+    duration_s: float | None
 
 
-def _workload(
-    *,
-    workload: str,
-    seed: int,
-    output_tokens: int | None,
-    vocab_size: int,
-    completions: bool,
-    prompt_tokens: int,
-    prefixes: int,
-    prefix_tokens: int,
-    suffix_tokens: int,
-    hot_share: float | None,
-    **_: Any,
-) -> Workload:
-    output_tokens = output_tokens or DEFAULT_OUTPUT_TOKENS
-    if workload == "random":
-        return RandomPrompts(seed, prompt_tokens, output_tokens, vocab_size, is_text=not completions)
-    return SharedPrefix(seed, prefixes, prefix_tokens, suffix_tokens, output_tokens, vocab_size, hot_share)
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The first `num_requests` rows of a trace, or all; answers end at `max_output_tokens`, if given."""
+
+    file: Path
+    seed: int
+    vocab_size: int
+    num_requests: int | None
+    max_output_tokens: int | None
+    tick_s: float
+    time_scale: float
 
 
-def trace_traffic(
-    *,
-    trace: Path,
-    requests: int | None,
-    seed: int,
-    output_tokens: int | None,
-    vocab_size: int,
-    time_scale: float,
-    trace_tick_s: float,
-    **_: Any,
-) -> Traffic:
-    """From the options of that name. Raises ValueError for a file that is no trace, or too short."""
-    rows = read_trace(trace)
-    if requests is not None and requests > len(rows):
-        raise ValueError(f"{trace} holds {len(rows)} rows, fewer than --requests {requests}")
-    rows = rows[:requests]
-    arrivals = trace_arrivals(rows, tick_s=trace_tick_s, time_scale=time_scale, seed=seed)
-    prompts = TracePrompts(rows, seed=seed, vocab_size=vocab_size, max_output_tokens=output_tokens)
+def workload_traffic(workload: Workload, pace: Pace) -> Traffic:
+    num_requests, duration_s = pace.num_requests, pace.duration_s
+    if num_requests is None and duration_s is None:
+        num_requests = DEFAULT_REQUESTS
+    if pace.rate is None:
+        return Traffic(workload, num_requests=num_requests, duration_s=duration_s)
+    arrivals = poisson_arrivals(pace.rate, pace.seed, num_requests=num_requests, duration_s=duration_s)
+    return Traffic(workload, Schedule(arrivals, arrivals[-1] if duration_s is None else duration_s))
+
+
+def replayed(replay: Replay) -> Traffic:
+    """Raises ValueError for a file that is no trace, or too short."""
+    rows, most = read_trace(replay.file), replay.num_requests
+    if most is not None and most > len(rows):
+        raise ValueError(f"{replay.file} holds {len(rows)} rows, fewer than --requests {most}")
+    rows = rows[:most]
+    arrivals = trace_arrivals(rows, tick_s=replay.tick_s, time_scale=replay.time_scale, seed=replay.seed)
+    prompts = TracePrompts(
+        rows, seed=replay.seed, vocab_size=replay.vocab_size, max_output_tokens=replay.max_output_tokens
+    )
     return Traffic(prompts, Schedule(arrivals, arrivals[-1]))

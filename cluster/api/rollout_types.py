@@ -36,8 +36,4 @@ class NewRollout(BaseModel):
 
 
 def rollout_view(rollout: Rollout) -> dict[str, Any]:
-    """Without the golden prompts, which may be anybody's text."""
-    shown = msgspec.to_builtins(rollout)
-    del shown["golden"]
-    shown["num_golden"] = len(rollout.golden)
-    return {"object": "rollout", **shown}
+    return {"object": "rollout", **msgspec.to_builtins(rollout)}

@@ -28,10 +28,10 @@ async def create_rollout(
         created_at=services.wall_clock(),
         model=body.model,
         revision=body.revision,
-        golden=tuple(prompt.model_dump(exclude_none=True) for prompt in body.golden),
+        num_golden=len(body.golden),
     )
     with store_errors():
-        await services.rollouts.ask(rollout)
+        await services.rollouts.ask(rollout, body.golden)
     return JSONResponse(rollout_view(rollout), 202)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cluster.golden import GoldenPrompt
 from cluster.preflight import open_model, plan_engine, replica_bytes
-from cluster.rollout.rollout import Rollout
+from cluster.rollout.rollout import Order
 from cluster.spec import ClusterSpec
 from cluster.stages import StartError
 from engine.loading.source import ModelSource
@@ -55,11 +55,12 @@ def text_rules(source: ModelSource) -> TextRules:
     )
 
 
-def check_version(rollout: Rollout, serving: ClusterSpec, rules: TextRules) -> Version:
-    """The version that `rollout` asks for, beside the one that serves with these text rules.
+def check_version(order: Order, serving: ClusterSpec, rules: TextRules) -> Version:
+    """The version that `order` asks for, beside the one that serves with these text rules.
 
     Reads the model's headers. Raises `StartError`.
     """
+    rollout = order.rollout
     model = rollout.model or serving.settings.model
     settings = serving.settings.model_copy(update={"model": model})
     source = open_model(settings)
@@ -86,18 +87,16 @@ def check_version(rollout: Rollout, serving: ClusterSpec, rules: TextRules) -> V
             "settings": settings,
             "engine": plan,
             "revision": revision,
-            "golden": _golden(rollout, serving),
+            "golden": _golden(order, serving),
             "pool_id": rollout.rollout_id,
         }
     )
     return Version(spec, replica_bytes(settings, source, plan))
 
 
-def _golden(rollout: Rollout, serving: ClusterSpec) -> tuple[GoldenPrompt, ...]:
+def _golden(order: Order, serving: ClusterSpec) -> tuple[GoldenPrompt, ...]:
     """Those that were given; else those of the version that serves, whose answers are its own."""
-    if rollout.golden:
-        return tuple(GoldenPrompt.model_validate(prompt) for prompt in rollout.golden)
-    return tuple(prompt.without_expectation() for prompt in serving.golden)
+    return order.golden or tuple(prompt.without_expectation() for prompt in serving.golden)
 
 
 def _digest(parts: Iterable[bytes]) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from cluster.key_file import read_key
+
 _POLL_S = 0.5
 _CALL_TIMEOUT_S = 10.0
 _PATIENCE_S = 30.0
@@ -62,7 +64,7 @@ def rollout(
         raise click.UsageError("give --model, --revision or both")
     body = {"model": _absolute(model), "revision": revision, "golden": _golden(golden)}
     try:
-        shown = _run(url, _key(key_file), {name: given for name, given in body.items() if given}, waits)
+        shown = _run(url, read_key(key_file), {name: given for name, given in body.items() if given}, waits)
     except _CannotRun as error:
         click.echo(f"headrace rollout: {error}", err=True)
         sys.exit(2)
@@ -85,17 +87,6 @@ def _golden(path: Path | None) -> list[dict[str, Any]]:
         return [prompt.model_dump(exclude_none=True) for prompt in read_golden(path)]
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--golden") from None
-
-
-def _key(path: Path) -> str:
-    try:
-        key = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise click.BadParameter(f"{path} cannot be read: {reason}", param_hint="--key-file") from None
-    if not key or not all("!" <= character <= "~" for character in key):
-        raise click.BadParameter(f"{path} holds no key", param_hint="--key-file")
-    return key
 
 
 def _run(url: str, key: str, body: dict[str, Any], waits: bool) -> dict[str, Any]:

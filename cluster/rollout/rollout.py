@@ -5,10 +5,11 @@ Pure: told the time and what is seen; each `next` says what to do. `cluster/roll
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from cluster.golden import GoldenPrompt
 from cluster.rollout.shift import Delete, Move, Scale, Seen, Shift, ShiftFailed
 
 RolloutState = Literal["pending", "checking", "running", "reverting", "done", "failed"]
@@ -32,8 +33,8 @@ class Rollout(msgspec.Struct, frozen=True):
     """As asked; None: that which is served."""
     revision: str | None = None
     """As asked: how the new files' digest begins."""
-    golden: tuple[dict[str, object], ...] = ()
-    """`GoldenPrompt`s as JSON; none: those of the version that serves, whatever the answers."""
+    num_golden: int = 0
+    """Golden prompts that were given; 0: those of the version that serves are asked."""
     state: RolloutState = "pending"
     num_replicas: int = 0
     """Of the cluster, when it began."""
@@ -53,7 +54,14 @@ class Rollout(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, steps=(*self.steps, RolloutStep(now, text)))
 
 
-class Exchange:
+class Order(NamedTuple):
+    """A rollout and what its new replicas must answer, which is shown to nobody."""
+
+    rollout: Rollout
+    golden: tuple[GoldenPrompt, ...] = ()
+
+
+class RollingUpdate:
     """One pool takes the place of another of `size` replicas; if it fails, the other takes it back.
 
     Owns in which of the two directions it goes, and why it turned.
@@ -91,10 +99,10 @@ class Exchange:
         try:
             return self._shift.next(seen, now)
         except ShiftFailed as failure:
-            self.turn_back(failure)
+            self.roll_back(failure)
             return None
 
-    def turn_back(self, failure: ShiftFailed) -> None:
+    def roll_back(self, failure: ShiftFailed) -> None:
         """The new pool goes. Where there is no way back either, all stays as it is."""
         if self.failure is not None or self._shift.is_deleting:
             self._is_stuck = True

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 import msgspec
-import psutil
 import redis
-from rich.console import Console
 
+from cluster import start_watch
 from cluster.pool_control import PoolControl
 from cluster.rollout.check import TextRules, Version, check_version
-from cluster.rollout.rollout import Exchange, Rollout, RolloutState
+from cluster.rollout.rollout import Order, RollingUpdate, Rollout, RolloutState
 from cluster.rollout.shift import Delete, Move, Seen, ShiftFailed
-from cluster.rollout.store import RolloutDesk
 from cluster.spec import ClusterSpec
 from cluster.stages import StartError
-from cluster.start_reports import StartReports
-from cluster.start_watch import Reports
 from tenants.store import CorruptRecord
 
 log = logging.getLogger("headrace.launch")
 
 LOOK_EVERY_S = 0.5
+TELL_SERVING_EVERY_S = 60.0
 TROUBLE_LIMIT_S = 60.0
 """Ray may not answer for some seconds while it mends itself; after this the rollout goes no further."""
 _LOGS = "see <state-dir>/run/ray and launch.log"
 
 
-class Desk(Protocol):
-    """Where rollouts are asked for. May raise `redis.RedisError`."""
+class Queue(Protocol):
+    """`RolloutQueue`: where rollouts are asked for, and what gateways read."""
 
-    def asked(self) -> Rollout | None: ...
+    def asked(self) -> Order | None: ...
 
     def tell(self, rollout: Rollout) -> None: ...
+
+    def drop(self) -> None: ...
+
+    def tell_serving(self, model: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Reports(start_watch.Reports, Protocol):
+    def close(self) -> None: ...
 
 
 class _Run:
@@ -46,7 +52,8 @@ class _Run:
     def __init__(self, version: Version, serving: ClusterSpec, size: int, reports: Reports) -> None:
         self.version = version
         self.size = size
-        self.exchange = Exchange(
+        self.specs = {spec.pool_id: spec for spec in (serving, version.spec)}
+        self.update = RollingUpdate(
             serving.pool_id,
             version.spec.pool_id,
             size=size,
@@ -70,7 +77,7 @@ class RolloutRunner:
         serving: ClusterSpec,
         rules: TextRules,
         pools: PoolControl,
-        desk: Desk,
+        queue: Queue,
         reports_of: Callable[[ClusterSpec], Reports],
         *,
         has_room: Callable[[Version], bool],
@@ -81,7 +88,7 @@ class RolloutRunner:
         self.serving = serving
         self._rules = rules
         self._pools = pools
-        self._desk = desk
+        self._queue = queue
         self._reports_of = reports_of
         self._has_room = has_room
         self._clock = clock
@@ -90,7 +97,7 @@ class RolloutRunner:
         self._rollout: Rollout | None = None
         self._told: Rollout | None = None
         self._run: _Run | None = None
-        self._next_look = clock()
+        self._next_look = self._next_telling = clock()
 
     def tick(self) -> None:
         """To be called often; does nothing between two looks. Never raises."""
@@ -102,19 +109,31 @@ class RolloutRunner:
             self._take_up()
         elif self._run is not None:
             self._advance(self._run, self._rollout, now)
+        self._tell_serving(now)
         self._tell()
+
+    def close(self) -> None:
+        """Leaves a rollout where it is: the cluster goes down with it."""
+        if self._run is not None:
+            self._run.reports.close()
+        self._queue.close()
 
     def _take_up(self) -> None:
-        with suppress(redis.RedisError, CorruptRecord):
-            asked = self._desk.asked()
-            if asked is not None and asked.state == "pending":
-                self._begin(msgspec.structs.replace(asked, state="checking"))
+        with suppress(redis.RedisError):
+            try:
+                order = self._queue.asked()
+            except CorruptRecord as error:
+                log.error("a rollout that was asked for is dropped: %s", error)
+                self._queue.drop()
+            else:
+                if order is not None and order.rollout.state == "pending":
+                    self._begin(order)
 
-    def _begin(self, rollout: Rollout) -> None:
-        self._rollout = rollout
+    def _begin(self, order: Order) -> None:
+        rollout = self._rollout = msgspec.structs.replace(order.rollout, state="checking")
         self._tell()
         try:
-            version = check_version(rollout, self.serving, self._rules)
+            version = check_version(order, self.serving, self._rules)
             status = self._pools.status(self.serving.pool_id)
             if status is None:
                 raise StartError("there is no pool of replicas that serves", _LOGS)
@@ -144,23 +163,23 @@ class RolloutRunner:
                 run.trouble_since = now
             if now - run.trouble_since > TROUBLE_LIMIT_S:
                 run.trouble_since = run.due = None
-                run.exchange.turn_back(ShiftFailed(f"Ray Serve failed: {type(error).__name__}", _LOGS))
+                run.update.roll_back(ShiftFailed(f"Ray Serve failed: {type(error).__name__}", _LOGS))
                 self._turned(run)
 
     def _go_on(self, run: _Run, rollout: Rollout, now: float) -> None:
         if run.due is None:
             seen = self._look(run, rollout)
-            outcome = run.exchange.outcome(seen, now)
+            outcome = run.update.outcome(seen, now)
             if outcome is not None:
                 self._conclude(run, outcome, seen)
                 return
-            reason = run.exchange.failure
-            run.due = run.exchange.next(seen, now)
-            if run.exchange.failure is not reason:
+            reason = run.update.failure
+            run.due = run.update.next(seen, now)
+            if run.update.failure is not reason:
                 self._turned(run)
         if run.due is not None:
             self._do(run, run.due)
-            self._step(run.exchange.describe(run.due))
+            self._step(run.update.describe(run.due))
             run.due = None
 
     def _look(self, run: _Run, rollout: Rollout) -> Seen:
@@ -170,7 +189,7 @@ class RolloutRunner:
         num_updated = len(new.running) if new else 0
         if num_updated != rollout.num_updated:
             self._update(num_updated=num_updated)
-        growing = pools.get(run.exchange.growing)
+        growing = pools.get(run.update.growing)
         failure = self._hear(run) or (growing and growing.failure and (growing.failure, _LOGS)) or None
         num_running = {name: len(status.running) for name, status in pools.items()}
         return Seen(num_running, self._has_room(run.version), failure)
@@ -191,12 +210,13 @@ class RolloutRunner:
         elif move.pool_id in self._pools.pools():
             self._pools.scale(move.pool_id, move.num_replicas)
         else:
-            self._pools.deploy(run.version.spec, move.num_replicas)
+            self._pools.deploy(run.specs[move.pool_id], move.num_replicas)
 
     def _turned(self, run: _Run) -> None:
         """From now on the old pool's replicas are those that start: what they said before is past."""
-        failure = run.exchange.failure
+        failure = run.update.failure
         assert failure is not None
+        run.reports.close()
         run.reports = self._reports_of(self.serving)
         with suppress(redis.RedisError):
             run.reports.pop_all()
@@ -204,9 +224,10 @@ class RolloutRunner:
         self._step(f"failed: {failure.message}")
 
     def _conclude(self, run: _Run, outcome: RolloutState, seen: Seen) -> None:
-        failure = run.exchange.failure
+        failure = run.update.failure
         if failure is None:
             self.serving = run.version.spec
+            self._next_telling = self._clock()
             self._end(outcome)
             return
         num_old = seen.num_running.get(self.serving.pool_id, 0)
@@ -214,7 +235,9 @@ class RolloutRunner:
         self._end(outcome, failure.message, failure.remedy)
 
     def _end(self, state: RolloutState, error: str | None = None, remedy: str | None = None) -> None:
-        self._run = None
+        if self._run is not None:
+            self._run.reports.close()
+            self._run = None
         self._update(state=state, error=error, remedy=remedy, ended_at=self._wall_clock())
         self._say(f"{state}" + (f": {error}" if error else ""))
 
@@ -234,40 +257,17 @@ class RolloutRunner:
             return
         if rollout is not self._told:
             try:
-                self._desk.tell(rollout)
+                self._queue.tell(rollout)
             except redis.RedisError:
                 return
             self._told = rollout
         if rollout.has_ended:
             self._rollout = None
 
-
-def has_room(version: Version) -> bool:
-    """Whether one more replica fits beside what runs: a free GPU, or this machine's memory. The memory of
-    other machines is not known: there a replica that finds none fails, and the rollout with it.
-    """
-    settings = version.spec.settings
-    if settings.device == "cuda":
-        import ray
-
-        return bool(ray.available_resources().get("GPU", 0) >= 1)
-    if settings.ray_address is not None:
-        return True
-    return psutil.virtual_memory().available >= version.replica_bytes
-
-
-def open_rollouts(serving: ClusterSpec, rules: TextRules, console: Console) -> RolloutRunner:
-    """The runner of a cluster that is served by this process's Ray driver."""
-    from cluster.serve_control import ServePools
-
-    return RolloutRunner(
-        serving,
-        rules,
-        ServePools(),
-        RolloutDesk(serving.redis_url, serving.cluster_id),
-        lambda spec: StartReports(spec.redis_url, spec.reports_id),
-        has_room=has_room,
-        clock=time.monotonic,
-        wall_clock=time.time,
-        say=lambda text: console.print(f"rollout: {text}", markup=False, soft_wrap=True),
-    )
+    def _tell_serving(self, now: float) -> None:
+        """Again and again, for Redis may have been away or emptied."""
+        if now < self._next_telling:
+            return
+        with suppress(redis.RedisError):
+            self._queue.tell_serving(self.serving.settings.model)
+            self._next_telling = now + TELL_SERVING_EVERY_S

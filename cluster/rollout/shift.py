@@ -1,4 +1,6 @@
-"""How service moves from one pool of replicas to another, one replica at a time: pure, told what is seen.
+"""One direction of a rolling update: service moves from one pool of replicas to another, one at a time.
+
+Pure: told what is seen.
 
 While there is room for one replica more, the growing pool gets it before the other one gives any up:
 never fewer than `size` replicas serve. Without room the other pool gives one up first: never fewer than

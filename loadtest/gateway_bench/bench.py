@@ -1,4 +1,4 @@
-"""The gateway under load, and beside it what it could be compared with: five servers, one after the other.
+"""The gateway under load, and beside it what it could be compared with: four servers, one after the other.
 
 Two tapes tell two things apart. On the *fast* one the engines are ahead of the gateway, which sends
 what has piled up together. On the *paced* one the gateway keeps up, and each token is an event.
@@ -12,14 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.bench_run import milliseconds
+from loadtest.gateway_bench.answers import Ask
 from loadtest.gateway_bench.bounds import missed_bounds
 from loadtest.gateway_bench.engine_latency import engine_latency
 from loadtest.gateway_bench.load import Outcome, run_load
-from loadtest.gateway_bench.server import Server, plain_server, ray_stream_server, tape_cluster
+from loadtest.gateway_bench.scripted import MODEL
+from loadtest.gateway_bench.server import plain_server, ray_stream_server, tape_cluster
+from loadtest.server_process import Server
 
 FAST_STEP_MS = 0.5
 PACED_STEP_MS = 5.0
 _SHORT_TOKENS = 4
+_SHORT_ANSWERS_EACH = 20
+_LONE_REQUESTS = 200
+"""One at a time, for latency."""
 _LATENCIES = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms")
 
 
@@ -30,10 +36,7 @@ class GatewayLoad:
     streams: int = 64
     output_tokens: int = 256
     answers_each: int = 4
-    short_answers_each: int = 20
     replicas: int = 2
-    lone_requests: int = 200
-    """One at a time, for latency."""
 
 
 class GatewayBench:
@@ -60,9 +63,9 @@ class GatewayBench:
             self._tell("short requests")
             short = run_load(
                 server.port,
-                server.ask(_SHORT_TOKENS, is_streamed=False),
+                Ask(server.key, MODEL, _SHORT_TOKENS, is_streamed=False),
                 streams=self._load.streams,
-                answers_each=self._load.short_answers_each,
+                answers_each=_SHORT_ANSWERS_EACH,
             )
         return {
             "tokens_per_s": round(outcome.tokens_per_s, 1),
@@ -78,7 +81,7 @@ class GatewayBench:
             outcome = self._streams(server)
             self._tell("one request at a time")
             lone = run_load(
-                server.port, server.ask(_SHORT_TOKENS), streams=1, answers_each=self._load.lone_requests
+                server.port, Ask(server.key, MODEL, _SHORT_TOKENS), streams=1, answers_each=_LONE_REQUESTS
             )
         return {
             "event_per_token_tokens_per_s": round(outcome.events_per_s, 1),
@@ -89,9 +92,7 @@ class GatewayBench:
     def _added(self, lone: Outcome) -> dict[str, float]:
         """Percentiles through HTTP less the engine's own."""
         through = milliseconds("ttft", lone.ttfts_s) | milliseconds("itl", lone.gaps_s)
-        engine = engine_latency(
-            PACED_STEP_MS, num_requests=self._load.lone_requests, output_tokens=_SHORT_TOKENS
-        )
+        engine = engine_latency(PACED_STEP_MS, num_requests=_LONE_REQUESTS, output_tokens=_SHORT_TOKENS)
         return {
             f"added_{name.removeprefix('ttft_')}": round((through[name] or 0.0) - engine[name], 3)
             for name in _LATENCIES
@@ -115,7 +116,7 @@ class GatewayBench:
         self._tell(f"{self._load.streams} streams")
         return run_load(
             server.port,
-            server.ask(self._load.output_tokens),
+            Ask(server.key, MODEL, self._load.output_tokens),
             streams=self._load.streams,
             answers_each=self._load.answers_each,
         )

@@ -13,31 +13,23 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from cluster.ray_env import ray_environment
+from cluster.ray_session import start_local_ray
 from cluster.run_dir import RunDir
 from cluster.supervisor import ASKS_TO_STOP, adopt_orphans, supervise, sweep_descendants
 from loadtest.server_process import READY
 
-_OBJECT_STORE_BYTES = 80 * 2**20
 _POLL_S = 0.1
 
 
 def _serve(run_dir: RunDir, port: int, step_ms: float, num_replicas: int) -> None:
     """Until it is asked to stop."""
-    os.environ.update(ray_environment(run_dir, os.environ))
+    # Before Serve is imported, which reads the environment.
+    start_local_ray(run_dir, num_actors=num_replicas + 1)
     import ray
     from ray import serve
 
     from loadtest.gateway_bench.ray_stream_app import build
 
-    ray.init(
-        address="local",
-        num_cpus=max(os.cpu_count() or 1, num_replicas + 1),
-        object_store_memory=_OBJECT_STORE_BYTES,
-        include_dashboard=False,
-        log_to_driver=False,
-        _temp_dir=str(run_dir.ray),
-    )
     try:
         serve.start(http_options=serve.HTTPOptions(host="127.0.0.1", port=port), proxy_location="HeadOnly")
         serve.run(build(step_ms / 1000, num_replicas))

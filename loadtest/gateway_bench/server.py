@@ -5,27 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from loadtest.gateway_bench.answers import Ask, tape
+from loadtest.gateway_bench.answers import tape
 from loadtest.gateway_bench.scripted import MODEL
-from loadtest.server_process import READY, running, served
+from loadtest.server_process import READY, Server, running, served
 
 _TOKEN_BUDGET = 1024
 """Of a step: the prompts of all streams, when they begin together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A running server on loopback. `key` is what requests to it need."""
-
-    port: int
-    key: str = "none"
-
-    def ask(self, max_tokens: int, *, is_streamed: bool = True) -> Ask:
-        return Ask(self.key, MODEL, max_tokens, is_streamed)
 
 
 @contextmanager
@@ -49,7 +36,7 @@ def tape_cluster(step_ms: float, *, replicas: int, seats: int) -> Iterator[Serve
             "max-num-batched-tokens": max(_TOKEN_BUDGET, seats),
         }
         with served([f"--{name}={value}" for name, value in flags.items()]) as cluster:
-            yield Server(urlsplit(cluster.url).port or 0, cluster.key_file.read_text().strip())
+            yield cluster
 
 
 @contextmanager

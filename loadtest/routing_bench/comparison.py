@@ -6,14 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from engine.kv_memory import kv_bytes_per_block
 from engine.loading.source import resolve_model
 from loadtest.routing_bench.cases import RoutingCase
 from loadtest.routing_bench.verdict import row_of
-from loadtest.server_process import served, without_settings
+from loadtest.server_process import Server, served, without_settings
 
 _KV_DTYPE = "bfloat16"
 _ANSWERED, _SOME_NOT_ANSWERED = 0, 1
@@ -30,7 +29,7 @@ def compare(
     for case in cases:
         for policy in policies:
             with served(serve_flags(case, policy, replicas)) as server:
-                summary = _load([server.url, *load_flags(case, server.key_file, seed)])
+                summary = _load(server, load_flags(case, seed))
             yield row_of(case.name, policy, summary)
 
 
@@ -46,15 +45,15 @@ def serve_flags(case: RoutingCase, policy: str, replicas: int) -> list[str]:
     ]
 
 
-def load_flags(case: RoutingCase, key_file: Path, seed: int) -> list[str]:
-    return [f"--key-file={key_file}", f"--seed={seed}", *case.load]
+def load_flags(case: RoutingCase, seed: int) -> list[str]:
+    return [f"--seed={seed}", *case.load]
 
 
-def _load(arguments: Sequence[str]) -> dict[str, Any]:
+def _load(server: Server, flags: Sequence[str]) -> dict[str, Any]:
     """`headrace load` in a process of its own, as a user runs it; its progress goes to our stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "load", *arguments, "--json"],
-        env=without_settings(),
+        [sys.executable, "-m", "headrace", "load", f"http://127.0.0.1:{server.port}", *flags, "--json"],
+        env=without_settings() | {"HEADRACE_API_KEY": server.key},
         stdout=subprocess.PIPE,
         text=True,
         check=False,

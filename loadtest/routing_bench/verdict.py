@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadtest.record import OK
+from loadtest.summary import share
 
 OURS = "token-load"
 """The policy that is held to the bounds; the others stand beside it."""
@@ -44,8 +45,8 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if ratio is None or ratio > MOST_UNEVEN:
             failures.append(f"hot: max/mean in flight {ratio}, at most {MOST_UNEVEN} is allowed")
         if affinity := by_name.get(("hot", AFFINITY)):
-            share = _share(hot["hit_rate"], affinity["hit_rate"])
-            failures += _below("hot: hits of pure affinity's", share, LEAST_OF_AFFINITY)
+            kept = share(hot["hit_rate"], affinity["hit_rate"])
+            failures += _below("hot: hits of pure affinity's", kept, LEAST_OF_AFFINITY)
     return failures
 
 
@@ -57,7 +58,3 @@ def _below(name: str, value: float | None, least: float) -> list[str]:
     if value is not None and value >= least:
         return []
     return [f"{name} {'unknown' if value is None else format(value, '.1%')}, at least {least:.0%} is asked"]
-
-
-def _share(value: float | None, whole: float | None) -> float | None:
-    return None if value is None or not whole else round(value / whole, 4)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from cluster.api.app import build_app
 from cluster.api.services import Services
 from cluster.generation import GenerationRequest, TextDelta, Usage
+from cluster.golden import GoldenPrompt
 from cluster.rollout.rollout import Rollout
 from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
@@ -169,11 +170,13 @@ class MemoryRollouts:
 
     def __init__(self) -> None:
         self.asked: list[Rollout] = []
+        self.golden: list[GoldenPrompt] = []
 
-    async def ask(self, rollout: Rollout) -> None:
+    async def ask(self, rollout: Rollout, golden: Sequence[GoldenPrompt]) -> None:
         if self.asked:
             raise Conflict(f"rollout {self.asked[0].rollout_id} is not over yet")
         self.asked.append(rollout)
+        self.golden += golden
 
     async def get(self, rollout_id: str) -> Rollout:
         for rollout in self.asked:

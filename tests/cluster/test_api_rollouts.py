@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.golden import GoldenPrompt
 from tests.cluster.fakes import WALL_TIME, Call, FakeGateway
 
 PATH = "/admin/v1/rollouts"
@@ -40,8 +41,8 @@ async def test_a_rollout_is_asked_for_shown_and_listed(gateway: FakeGateway) -> 
     assert (await gateway.call("GET", f"{PATH}/{shown['rollout_id']}", scope="admin")).json() == shown
     listed = (await gateway.call("GET", PATH, scope="admin")).json()
     assert listed == {"object": "list", "data": [shown]}
-    (asked,) = gateway.services.rollouts.asked  # type: ignore[attr-defined]
-    assert list(asked.golden) == golden
+    given = gateway.services.rollouts.golden  # type: ignore[attr-defined]
+    assert given == [GoldenPrompt.model_validate(prompt) for prompt in golden]
 
 
 async def test_a_second_one_is_refused_while_the_first_is_not_over(gateway: FakeGateway) -> None:

@@ -330,6 +330,7 @@ def test_steering_is_told_as_thought_and_as_it_was() -> None:
 
 def test_the_index_is_up_as_its_last_look_up_went() -> None:
     telemetry = Telemetry(dict)
+    assert b"headrace_prefix_index_up" not in telemetry.render()
     for is_ok in (True, False):
         telemetry.count_lookup(is_ok)
         assert value(telemetry.registry, "prefix_index_up") == is_ok

@@ -19,7 +19,7 @@ def test_submits_are_bounded_until_one_is_accepted() -> None:
         assert attempts.may_submit
         assert attempts.begin("a") == number
     assert not attempts.may_submit
-    attempts.accepted()
+    attempts.answered()
     assert attempts.may_submit
 
 

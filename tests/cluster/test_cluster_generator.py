@@ -15,7 +15,7 @@ from cluster.cluster_generation import ClusterGeneration
 from cluster.cluster_generator import ClusterGenerator
 from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest, TextDelta, ToldToken, Usage
-from cluster.link import Abort, LinkDown, SubmitReply
+from cluster.link import OCCUPIED, Abort, LinkDown, NotReached, SubmitReply
 from cluster.policies import routing_policy
 from engine.block_hash import hash_blocks, tenant_root
 from engine.counters import EngineCounters
@@ -60,7 +60,13 @@ class Rig(LinkRig):
         self.observer = Seen(self._discard)
         self.generator = ClusterGenerator(
             self.links,
-            Dispatcher(self.links, routing_policy("token-load"), Random(0), lambda: self.now),
+            Dispatcher(
+                self.links,
+                routing_policy("token-load"),
+                Random(0),
+                lambda: self.now,
+                self.observer.count_poisonous,
+            ),
             self.admission,
             lambda token_id: chr(token_id).encode(),
             SECRET,
@@ -384,13 +390,46 @@ class TestASubmitThatFails:
         await rig.open("a", "b")
         rig.replicas["b"].say(counters=BUSY)
         await settle()
-        rig.replicas["a"].reply = LinkDown("gone")
+        rig.replicas["a"].reply = NotReached("gone")
         generation = await rig.start()
         assert generation.replica_id == "b"
         assert [len(rig.replicas[name].submitted) for name in ("a", "b")] == [1, 1]
         assert rig.replicas["b"].submitted[0].attempt == 1
         rig.replicas["b"].say(tokens("x", finish="stop", attempt=1))
         assert await read(generation) == [TextDelta("x", "stop")]
+
+    async def test_and_may_have_run_there_counts_against_it(self, rig: Rig) -> None:
+        """A replica that it kills may die before it has answered."""
+        await rig.open("a", "b", "c")
+        for replica in rig.replicas.values():
+            replica.reply = LinkDown("died")
+        error = await refused(rig)
+        assert (error.status, error.code) == (500, "poisonous_request")
+        assert sum(len(replica.submitted) for replica in rig.replicas.values()) == 2
+
+    async def test_makes_it_a_suspect_only_if_it_may_have_run_there(self, rig: Rig) -> None:
+        await rig.open("a", "b")
+        rig.replicas["b"].say(counters=BUSY)
+        await settle()
+        for number, (reply, is_suspect) in enumerate(((NotReached("gone"), False), (LinkDown("died"), True))):
+            rig.replicas["a"].reply = reply
+            rig.replicas["a"].say()
+            await settle()
+            await rig.start(f"r{number}")
+            assert rig.replicas["b"].submitted[-1].is_suspect is is_suspect
+
+    async def test_because_another_suspect_is_there_is_tried_again(self, rig: Rig) -> None:
+        await rig.open("a", "b")
+        rig.replicas["b"].say(counters=BUSY)
+        await settle()
+        rig.replicas["a"].reply = LinkDown("died")
+        rig.replicas["b"].reply = SubmitReply(False, OCCUPIED)
+        starting = asyncio.ensure_future(rig.start())
+        while len(rig.replicas["b"].submitted) < 5:
+            rig.replicas["b"].say()
+            await asyncio.sleep(0.01)
+        rig.replicas["b"].reply = SubmitReply(accepted=True)
+        assert (await starting).replica_id == "b"
 
     async def test_is_followed_by_an_abort_for_it_may_have_arrived(self, rig: Rig) -> None:
         await rig.open("a", "b")
@@ -404,7 +443,7 @@ class TestASubmitThatFails:
     async def test_everywhere_waits_for_a_replica_that_speaks_again(self, rig: Rig) -> None:
         await rig.open("a", "b")
         for replica in rig.replicas.values():
-            replica.reply = LinkDown("gone")
+            replica.reply = NotReached("gone")
         starting = asyncio.ensure_future(rig.start())
         await settle()
         assert [len(replica.submitted) for replica in rig.replicas.values()] == [1, 1]
@@ -415,7 +454,7 @@ class TestASubmitThatFails:
 
     async def test_waits_no_longer_than_its_deadline(self, rig: Rig) -> None:
         await rig.open("a")
-        rig.replicas["a"].reply = LinkDown("gone")
+        rig.replicas["a"].reply = NotReached("gone")
         starting = asyncio.ensure_future(rig.start(deadline=1.0))
         await settle()
         rig.now = 1.0
@@ -435,7 +474,7 @@ class TestASubmitThatFails:
     async def test_is_given_up_after_three(self, rig: Rig) -> None:
         await rig.open("a", "b", "c", "d")
         for replica in rig.replicas.values():
-            replica.reply = LinkDown("gone")
+            replica.reply = NotReached("gone")
         error = await refused(rig)
         assert (error.status, error.code, error.retry_after_s) == (503, "no_capacity", 1.0)
         assert sum(len(replica.submitted) for replica in rig.replicas.values()) == 3
@@ -483,7 +522,7 @@ class TestBlockHashes:
         rig.replica("b").hash_root = b"another revision"
         await rig.open("a", "b")
         for replica in rig.replicas.values():
-            replica.reply = LinkDown("gone")
+            replica.reply = NotReached("gone")
         starting = asyncio.ensure_future(rig.start())
         await settle()
         starting.cancel()

@@ -123,7 +123,7 @@ async def answered_by_mortals(
     }
     links = Links(replicas.__getitem__, lambda: 0.0)
     links.set_replicas(frozenset(replicas))
-    dispatcher = Dispatcher(links, routing_policy("token-load"), random, lambda: 0.0)
+    dispatcher = Dispatcher(links, routing_policy("token-load"), random, lambda: 0.0, seen.count_poisonous)
     reaper.has_suspects = lambda: bool(dispatcher._probation._held)
     generator = ClusterGenerator(
         links,

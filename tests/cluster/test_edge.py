@@ -10,7 +10,7 @@ from ray.serve._private.utils import call_function_from_import_path
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from cluster.edge import Door, Edge
+from cluster.edge import Edge, Readiness
 from cluster.ray_env import ray_environment
 from cluster.run_dir import RunDir
 from tests.cluster.fakes import Call, FakeGateway
@@ -110,17 +110,17 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 class TestHealth:
-    async def of(self, gateway: FakeGateway, door: Door, path: str = "/-/healthz") -> int:
-        call = await Call(Edge(gateway.app, door), "GET", path, {}, [b""]).finished()
+    async def of(self, gateway: FakeGateway, readiness: Readiness, path: str = "/-/healthz") -> int:
+        call = await Call(Edge(gateway.app, readiness), "GET", path, {}, [b""]).finished()
         return int(call.messages[0]["status"])
 
-    async def test_is_serve_s_own_while_the_door_is_open(self, gateway: FakeGateway) -> None:
-        assert await self.of(gateway, Door()) == 401  # of the application: Serve answers it
+    async def test_is_serve_s_own_while_the_gateway_is_ready(self, gateway: FakeGateway) -> None:
+        assert await self.of(gateway, Readiness()) == 401  # of the application: Serve answers it
 
     async def test_fails_first_when_the_gateway_leaves_and_all_else_is_still_served(
         self, gateway: FakeGateway
     ) -> None:
-        door = Door()
-        door.is_open = False
-        assert await self.of(gateway, door) == 503
-        assert await self.of(gateway, door, "/health") == 200
+        readiness = Readiness()
+        readiness.is_ready = False
+        assert await self.of(gateway, readiness) == 503
+        assert await self.of(gateway, readiness, "/health") == 200

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from msgspec import structs
 
 from cluster.engine_host import EngineDead, EngineHost
-from cluster.link import Abort, Hello, StepMessage, SubmitReply, decode_message
+from cluster.link import OCCUPIED, Abort, Hello, NotReached, StepMessage, SubmitReply, decode_message
 from engine.core import EngineCore
 from engine.counters import EngineCounters
 from engine.policy import FirstComeFirstServed
-from engine.request import RequestOutput
+from engine.request import Request, RequestOutput
 from engine.scheduler import Scheduler
 from engine.step import StepPlan
 from engine.tape import TapeExecutor, TapeSpec
@@ -56,10 +57,13 @@ class Rig:
         core = EngineCore(scheduler, self.tape, clock)
         self.host = EngineHost(core, HELLO, clock, on_fatal=self.fatal.append)
         self.thread = ThreadPoolExecutor(1)
+        self._streams: list[Stream] = []
+        """All that were attached: one that nobody holds is closed, and its requests are aborted."""
         self.host.start(asyncio.get_running_loop(), self.thread)
 
     async def attach(self, gateway_id: str) -> Stream:
         stream = Stream(self.host.attach(gateway_id))
+        self._streams.append(stream)
         assert await stream.next() == HELLO
         return stream
 
@@ -191,31 +195,77 @@ async def test_an_abort_that_comes_before_its_submit_is_remembered(rig: Rig) -> 
 
 async def test_a_gateway_that_attaches_anew_starts_with_nothing_running(rig: Rig) -> None:
     old = await rig.attach("g")
-    rig.host.submit("g", make_request("r", max_tokens=50))
-    rig.tape.open(1)
-    await old.next()
-    new = await rig.attach("g")
-    rig.tape.open()
-    await old.read_to_end()
-    await new.counters_where_idle()
-
-
-async def test_a_broken_stream_s_requests_are_aborted_after_the_grace(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cluster.engine_host.REATTACH_GRACE_S", 0.01)
-    gone, watching = await rig.attach("g"), await rig.attach("w")
     rig.host.submit("g", make_request("r", max_tokens=50, ignore_eos=True))
     rig.tape.open(1)
-    await gone.next()
-    await gone.close()
-    for _ in range(20):  # far fewer steps than the request would take to its end
-        rig.tape.open(1)
-        message = await watching.next()
-        assert isinstance(message, StepMessage)
-        if message.counters.blocks_in_use == 0:
-            return
-    pytest.fail("the request of the gateway that is gone still runs")
+    await old.next()
+    await until(lambda: rig.tape.num_waiting == 2)
+    assert rig.host.counters.blocks_in_use > 0
+    await rig.attach("g")
+    rig.tape.open(1)  # what runs ends; a third step would wait
+    await old.read_to_end()
+    await until(lambda: rig.host.counters.blocks_in_use == 0)
+
+
+async def test_the_end_of_a_gateway_s_old_stream_touches_nothing_of_its_new_one(rig: Rig) -> None:
+    old = await rig.attach("g")
+    new = await rig.attach("g")
+    rig.host.submit("g", make_request("r"))
+    await old.read_to_end()
+    rig.tape.open()
+    assert tokens(await new.outputs("r")) == (*ANSWER, EOS)
+
+
+async def test_a_broken_stream_s_requests_are_aborted_before_the_next_step(rig: Rig) -> None:
+    stream = await rig.attach("g")
+    rig.host.submit("g", make_request("r", max_tokens=50, ignore_eos=True))
+    rig.tape.open(1)
+    await stream.next()
+    await until(lambda: rig.tape.num_waiting == 2)
+    assert rig.host.counters.blocks_in_use > 0
+    await stream.close()
+    rig.tape.open(1)  # what runs ends; a third step would wait
+    await until(lambda: rig.host.counters.blocks_in_use == 0)
+
+
+async def test_a_gateway_without_a_stream_is_refused_before_and_after(rig: Rig) -> None:
+    with pytest.raises(NotReached):
+        rig.host.submit("g", make_request("r"))
+    stream = await rig.attach("g")
+    await stream.close()
+    with pytest.raises(NotReached):
+        rig.host.submit("g", make_request("r"))
+
+
+class TestSuspects:
+    """Requests that lost a replica: one at a time, whichever gateway they come from."""
+
+    @staticmethod
+    def suspect(name: str) -> Request:
+        return structs.replace(make_request(name, max_tokens=50, ignore_eos=True), is_suspect=True)
+
+    async def test_are_taken_one_at_a_time_and_others_beside_them(self, rig: Rig) -> None:
+        for gateway_id in ("g", "h"):
+            await rig.attach(gateway_id)
+        assert rig.host.submit("g", self.suspect("a")).accepted
+        assert rig.host.submit("h", self.suspect("b")).code == OCCUPIED
+        assert rig.host.submit("h", make_request("c")).accepted
+
+    @pytest.mark.parametrize("end", ["token", "abort", "gateway", "aborted before"])
+    async def test_make_room_once_they_are_cleared_or_gone(self, rig: Rig, end: str) -> None:
+        stream = await rig.attach("g")
+        await rig.attach("h")
+        if end == "aborted before":
+            rig.host.abort([Abort("a")])
+        assert rig.host.submit("g", self.suspect("a")).accepted
+        if end == "token":
+            rig.tape.open(1)
+        elif end == "abort":
+            rig.host.abort([Abort("a")])
+            rig.tape.open(1)
+        elif end == "gateway":
+            await stream.close()
+            rig.tape.open(1)
+        await until(lambda: rig.host.submit("h", self.suspect("b")).accepted)
 
 
 async def test_a_gateway_that_does_not_read_is_cut_off(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +307,7 @@ async def test_a_thread_that_fails_says_so_and_takes_no_more(rig: Rig) -> None:
         except EngineDead:
             break
         await asyncio.sleep(0)
-    with pytest.raises(EngineDead):
+    with pytest.raises(NotReached):
         rig.host.submit("g", make_request("b"))
 
 
@@ -291,7 +341,7 @@ async def test_one_sibling_is_aborted_and_the_request_is_live_until_the_last_has
 async def test_three_failed_steps_in_a_row_are_reported_and_end_the_engine(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.engine_host.FATAL_GRACE_S", 0.0)
+    monkeypatch.setattr("cluster.engine_host.FLUSH_GRACE_S", 0.0)
     stream = await rig.attach("g")
     rig.tape.failure = MemoryError("planted")
     rig.tape.open()
@@ -309,7 +359,7 @@ async def test_work_that_stands_still_is_explained_and_ends_the_engine(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("cluster.engine_host.WATCH_EVERY_S", 0.0)
-    monkeypatch.setattr("cluster.engine_host.FATAL_GRACE_S", 0.0)
+    monkeypatch.setattr("cluster.engine_host.FLUSH_GRACE_S", 0.0)
     clock = FakeClock()
     rig = Rig(clock=clock)
     await rig.attach("g")

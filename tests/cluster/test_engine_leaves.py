@@ -14,10 +14,13 @@ from tests.cluster.test_engine_host import ANSWER, Rig, rig, tokens, until
 __all__ = ["rig"]  # a fixture
 
 
-async def test_gateways_hear_of_it_at_once_and_in_every_message_since(rig: Rig) -> None:
+async def test_gateways_hear_of_it_at_once_and_in_every_message_since(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = await rig.attach("g")
     rig.host.leave()
-    for _ in range(2):  # the news, then a heartbeat
+    for heartbeat_s in (60.0, 0.0):  # the news, which waits for none, then a heartbeat
+        monkeypatch.setattr("cluster.gateway_streams.HEARTBEAT_S", heartbeat_s)
         message = await stream.next()
         assert isinstance(message, StepMessage)
         assert message.is_leaving
@@ -42,6 +45,7 @@ async def test_what_was_accepted_and_is_not_taken_in_yet_counts(monkeypatch: pyt
     monkeypatch.setattr(EngineHost, "start", lambda *arguments: None)
     rig = Rig()
     rig.tape.open()
+    await rig.attach("g")
     rig.host.submit("g", make_request())
     rig.host.leave()
     assert not rig.host.has_finished

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
 
 import pytest
 
-from cluster.pools import Listener, ReplicaPools
+from cluster.pools import ReplicaPools
+from cluster.replica_registry import Listener
 from tests.cluster.fake_replica import FakeReplica, settle
 
 
@@ -26,6 +29,8 @@ class Rig:
     def __init__(self) -> None:
         self.opened: list[tuple[str, FakePool]] = []
         self.heard: list[frozenset[str]] = []
+        self.failure: Exception | None = None
+        """What opening a pool raises."""
         self.looks: asyncio.Queue[frozenset[str] | Exception] = asyncio.Queue()
         self.pools = ReplicaPools(self._look, self._open, self.heard.append)
 
@@ -36,6 +41,8 @@ class Rig:
         return seen
 
     def _open(self, pool_id: str, listener: Listener) -> FakePool:
+        if self.failure is not None:
+            raise self.failure
         pool = FakePool(listener)
         self.opened.append((pool_id, pool))
         return pool
@@ -110,15 +117,39 @@ async def test_what_a_closed_pool_says_is_not_heard(rig: Rig) -> None:
     assert rig.heard == []
 
 
-async def test_following_looks_again_after_a_look_that_failed(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def following(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setattr("cluster.pools.LOOK_EVERY_S", 0)
-    following = asyncio.ensure_future(rig.pools.follow())
+    task = asyncio.ensure_future(rig.pools.follow())
+    yield
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.usefixtures("following")
+async def test_following_looks_again_after_a_look_that_failed(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     for seen in (frozenset({"1"}), ConnectionError("away"), frozenset({"1", "2"})):
         rig.looks.put_nowait(seen)
         await settle()
     assert [pool_id for pool_id, _ in rig.opened] == ["1", "2"]
-    following.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await following
+    assert caplog.messages == ["the pools could not be read: ConnectionError"]
+
+
+@pytest.mark.usefixtures("following")
+async def test_a_pool_that_cannot_be_opened_is_told_with_its_trace_and_tried_again(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.failure = TypeError("a fault of ours")
+    rig.looks.put_nowait(frozenset({"1"}))
+    await settle()
+    (told,) = caplog.records
+    assert told.levelno == logging.ERROR
+    assert told.exc_info
+    assert told.exc_info[1] is rig.failure
+    rig.failure = None
+    rig.looks.put_nowait(frozenset({"1"}))
+    await settle()
+    assert [pool_id for pool_id, _ in rig.opened] == ["1"]

@@ -12,7 +12,7 @@ import pytest
 from cluster.golden import GoldenPrompt
 from cluster.preflight import open_model, plan_engine, replica_bytes
 from cluster.rollout.check import Version, check_version, text_rules
-from cluster.rollout.rollout import Rollout
+from cluster.rollout.rollout import Order, Rollout
 from cluster.settings import ServeSettings
 from cluster.spec import ClusterSpec
 from cluster.stages import StartError
@@ -35,9 +35,12 @@ def serving(model: Path = TINY, golden: tuple[GoldenPrompt, ...] = ()) -> Cluste
     )
 
 
+def order(golden: tuple[GoldenPrompt, ...] = (), **asked: Any) -> Order:
+    return Order(Rollout("ro-1", created_at=0.0, **asked), golden)
+
+
 def check(spec: ClusterSpec, **asked: Any) -> Version:
-    rules = text_rules(open_model(spec.settings))
-    return check_version(Rollout("ro-1", created_at=0.0, **asked), spec, rules)
+    return check_version(order(**asked), spec, text_rules(open_model(spec.settings)))
 
 
 def refusal(spec: ClusterSpec, **asked: Any) -> str:
@@ -87,7 +90,7 @@ def test_files_that_were_replaced_in_place_are_compared_with_those_of_then(other
     rules = text_rules(open_model(spec.settings))
     edit(other / "tokenizer_config.json", {"chat_template": "{{ messages[0].content }}!"})
     with pytest.raises(StartError, match="differs from the model that serves in its chat template"):
-        check_version(Rollout("ro-1", created_at=0.0, model=str(other)), spec, rules)
+        check_version(order(model=str(other)), spec, rules)
 
 
 def test_another_vocabulary_is_named() -> None:
@@ -116,6 +119,6 @@ def test_a_model_that_is_not_there_is_told_as_at_a_start() -> None:
 
 def test_golden_prompts_that_were_given_are_asked_and_else_the_old_ones_without_their_answers() -> None:
     spec = serving(golden=(GoldenPrompt(prompt="a", text="b"),))
-    given = {"prompt_token_ids": [1], "token_ids": [2]}
-    assert check(spec, model=str(TINY), golden=(given,)).spec.golden == (GoldenPrompt(**given),)
+    given = (GoldenPrompt(prompt_token_ids=[1], token_ids=[2]),)
+    assert check(spec, model=str(TINY), golden=given).spec.golden == given
     assert check(spec, model=str(TINY)).spec.golden == (GoldenPrompt(prompt="a"),)

@@ -86,6 +86,15 @@ async def test_who_calls_again_later_gets_through(router: PinnedRouter) -> None:
     assert second.future.result() is a
 
 
+async def test_one_that_leaves_the_list_is_not_remembered_as_unreached(router: PinnedRouter) -> None:
+    a, b = replica("a"), replica("b")
+    for one in (a, b):
+        router.on_replica_actor_unavailable(one.replica_id)
+    router._replicas_list = [b]
+    router._tell()
+    assert router._unreached == {"b"}
+
+
 async def test_each_pool_has_a_watch_of_its_own(router: PinnedRouter) -> None:
     heard: list[frozenset[str]] = []
     watch("engine-1").subscribe(asyncio.get_running_loop(), heard.append)

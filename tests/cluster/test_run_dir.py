@@ -88,6 +88,21 @@ def test_its_logs_stay_after_the_owner_has_left(claim: Callable) -> None:
     assert (run_dir.path / "launch.log").read_text() == "why"
 
 
+def test_what_a_stopped_cluster_left_can_be_taken_away(claim: Callable, tmp_path: Path) -> None:
+    run_dir, other = claim(), claim("other")
+    (run_dir.path / "launch.log").write_text("why")
+    run_dir.release()
+    RunDir.remove(tmp_path / "state")
+    assert {path.name for path in other.path.parent.iterdir()} == {other.path.name, f"{other.path.name}.lock"}
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_where_no_cluster_was_there_is_nothing_to_take_away(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    RunDir.remove(tmp_path)
+    assert (tmp_path / "mine").exists()
+
+
 def test_a_child_that_outlives_the_owner_does_not_hold_it(claim: Callable) -> None:
     run_dir = claim()
     assert run_dir._lock is not None

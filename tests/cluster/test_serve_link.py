@@ -15,6 +15,7 @@ from cluster.link import (
     Abort,
     LinkDown,
     LinkMessage,
+    NotReached,
     Report,
     StepMessage,
     SubmitReply,
@@ -34,6 +35,7 @@ BROKEN = [
     RequestCancelledError(),
     ReplicaGone("a"),
     EngineDead("the last 3 steps failed"),
+    NotReached("this gateway has no stream here"),
 ]
 
 
@@ -114,6 +116,13 @@ async def test_aborts_and_reports_are_pinned_too() -> None:
         ("abort", {"replica": "a"}),
         ("report", {"replica": "a"}),
     ]
+
+
+@pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)
+async def test_only_a_call_that_certainly_did_nothing_is_not_reached(error: Exception) -> None:
+    with pytest.raises(LinkDown) as caught:
+        await link(error)[0].submit(request())
+    assert isinstance(caught.value, NotReached) is isinstance(error, (ReplicaGone, NotReached))
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.rollout.rollout import Exchange
+from cluster.rollout.rollout import RollingUpdate
 from cluster.rollout.shift import (
     ROOM_SLACK_S,
     SETTLE_S,
@@ -127,7 +127,7 @@ def test_a_pool_that_does_not_go_holds_nobody_up() -> None:
 
 
 class Cluster:
-    """An exchange that is carried out on pools in memory."""
+    """An update that is carried out on pools in memory."""
 
     def __init__(self, size: int, room: int) -> None:
         self.now = 0.0
@@ -135,12 +135,12 @@ class Cluster:
         self.pools = FakePools(room)
         self.pools.start("old", size)
         self.pools.pass_time()
-        self.exchange = Exchange("old", "new", size=size, drain_limit_s=DRAIN_LIMIT_S)
+        self.update = RollingUpdate("old", "new", size=size, drain_limit_s=DRAIN_LIMIT_S)
         self.failure: tuple[str, str] | None = None
         self.fewest = size
 
     def look(self) -> Seen:
-        failure = self.failure if self.exchange.growing == "new" else None
+        failure = self.failure if self.update.growing == "new" else None
         return Seen(self.pools.sizes(), self.pools.num_present < self.pools.room, failure)
 
     def turn(self, *, time_passes: bool) -> str | None:
@@ -148,9 +148,9 @@ class Cluster:
         self.now += 0.5
         if time_passes:
             self.pools.pass_time()
-        if outcome := self.exchange.outcome(self.look(), self.now):
+        if outcome := self.update.outcome(self.look(), self.now):
             return outcome
-        move = self.exchange.next(self.look(), self.now)
+        move = self.update.next(self.look(), self.now)
         if isinstance(move, Delete):
             self.pools.delete(move.pool_id)
         elif isinstance(move, Scale):
@@ -175,7 +175,7 @@ paces = st.lists(st.booleans(), max_size=60)
 
 
 @given(size=st.integers(1, 5), extra=st.integers(0, 2), pace=paces)
-def test_whatever_the_pace_all_replicas_are_exchanged_and_enough_serve(
+def test_whatever_the_pace_all_replicas_are_updated_and_enough_serve(
     size: int, extra: int, pace: list[bool]
 ) -> None:
     cluster = Cluster(size, size + extra)
@@ -196,12 +196,12 @@ def test_whenever_the_new_version_fails_the_old_one_is_whole_again(
     for time_passes in pace:
         if cluster.turn(time_passes=time_passes):
             return
-    is_taken_over = cluster.exchange.growing == "new" and cluster.pools.by_id["old"].is_leaving
+    is_taken_over = cluster.update.growing == "new" and cluster.pools.by_id["old"].is_leaving
     cluster.failure = ("broken", "mend it")
     outcome = cluster.run([])
     if is_taken_over:
         assert (outcome, cluster.pools.sizes()) == ("done", {"new": size})
     else:
         assert (outcome, cluster.pools.sizes()) == ("failed", {"old": size})
-        assert cluster.exchange.failure is not None
+        assert cluster.update.failure is not None
     assert cluster.fewest >= (size if extra or size == 1 else size - 1)

@@ -15,13 +15,13 @@ from tests.builders import FakeClock
 
 
 @pytest.fixture
-def cluster_id() -> str:
+def reports_id() -> str:
     return f"{Random().getrandbits(64):016x}"
 
 
 @pytest.fixture
-def reports(redis_url: str, cluster_id: str) -> Iterator[StartReports]:
-    reports = StartReports(redis_url, cluster_id)
+def reports(redis_url: str, reports_id: str) -> Iterator[StartReports]:
+    reports = StartReports(redis_url, reports_id)
     yield reports
     reports.close()
 
@@ -42,10 +42,10 @@ def test_another_start_on_the_same_redis_hears_nothing(reports: StartReports, re
     other._redis.close()
 
 
-def test_what_nobody_reads_goes_by_itself(reports: StartReports, redis_url: str, cluster_id: str) -> None:
+def test_what_nobody_reads_goes_by_itself(reports: StartReports, redis_url: str, reports_id: str) -> None:
     reports.push(StageReport("a", "weights", 1.5))
     with SyncRedis.from_url(redis_url) as client:
-        assert 0 < client.ttl(f"headrace:start:{cluster_id}") <= 3600  # type: ignore[operator]
+        assert 0 < client.ttl(f"headrace:start:{reports_id}") <= 3600  # type: ignore[operator]
 
 
 def test_a_stage_is_reported_when_it_has_passed(reports: StartReports) -> None:
@@ -71,9 +71,9 @@ def test_a_stage_that_fails_is_not_reported_as_passed_and_stays_the_current_one(
     assert reports.current == "KV pool"
 
 
-def test_what_is_no_report_is_refused(reports: StartReports, redis_url: str, cluster_id: str) -> None:
+def test_what_is_no_report_is_refused(reports: StartReports, redis_url: str, reports_id: str) -> None:
     with SyncRedis.from_url(redis_url) as client:
-        client.rpush(f"headrace:start:{cluster_id}", b"\x80\x04N.")
+        client.rpush(f"headrace:start:{reports_id}", b"\x80\x04N.")
     with pytest.raises(msgspec.DecodeError):
         reports.pop_all()
 

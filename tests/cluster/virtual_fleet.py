@@ -8,7 +8,7 @@ last step, what it routed since, and the blocks that the replica held when it la
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -26,6 +26,7 @@ from engine.policy import FirstComeFirstServed
 from engine.request import Request, RequestOutput
 from engine.scheduler import Scheduler
 from engine.step import StepPlan
+from loadtest.in_flight import Moment, max_over_mean
 from loadtest.percentiles import percentile
 from loadtest.studies.virtual_engine import StepTime
 from tests.builders import answer
@@ -148,25 +149,20 @@ class Outcome:
     cached_tokens: dict[str, int] = field(default_factory=dict)
     ttft_s: list[float] = field(default_factory=list)
     ended_s: float = 0.0
-    _ratio_seconds: float = 0.0
-    _seconds: float = 0.0
+    moments: list[Moment] = field(default_factory=list)
+    """While requests were still to come; every replica is in each."""
 
     @property
-    def max_to_mean(self) -> float:
-        """Most requests in flight at one replica ÷ their mean, averaged over the time in which some were
-        there and others still to come."""
-        return self._ratio_seconds / self._seconds
+    def max_over_mean(self) -> float:
+        ratio = max_over_mean(self.moments, len(self.moments[0].in_flight))
+        assert ratio is not None
+        return ratio
 
     @property
     def ttft_p99_s(self) -> float:
         p99 = percentile(self.ttft_s, 99)
         assert p99 is not None
         return p99
-
-    def lasted(self, seconds: float, num_live: Sequence[int]) -> None:
-        if sum(num_live):
-            self._ratio_seconds += seconds * max(num_live) * len(num_live) / sum(num_live)
-            self._seconds += seconds
 
 
 class VirtualFleet:
@@ -206,7 +202,8 @@ class VirtualFleet:
         while self._waiting or any(replica.num_live for replica in self._replicas):
             time, _, event = heappop(self._events)
             if self._waiting:
-                self._outcome.lasted(time - self._now, [replica.num_live for replica in self._replicas])
+                in_flight = Counter({replica.replica_id: replica.num_live for replica in self._replicas})
+                self._outcome.moments.append(Moment(time - self._now, in_flight))
             self._now = time
             yield event
 

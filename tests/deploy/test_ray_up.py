@@ -149,6 +149,13 @@ def test_a_node_without_the_secrets_does_not_start(home: Path) -> None:
     assert not (home / "started.json").exists()
 
 
+def test_every_node_installs_the_versions_for_gpus() -> None:
+    installs = [command for command in CONFIG["setup_commands"] if "pip install" in command]
+    constraints = [re.findall(r"-c ~/headrace/(\S+)", command) for command in installs]
+    assert constraints == [["constraints-cuda.txt"]] * 2
+    assert (REPOSITORY / "constraints-cuda.txt").exists()
+
+
 def test_the_workers_go_to_the_head_s_port(home: Path) -> None:
     head, _ = started(CONFIG["head_start_ray_commands"], home)
     worker, _ = started(CONFIG["worker_start_ray_commands"], home)

@@ -1,10 +1,9 @@
-"""Two clusters for the whole session: a tape behind two gateways and two replicas, and the real model."""
+"""Three clusters for the whole session: two of tapes, one of whose members may end, and the real model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -84,10 +83,3 @@ def model_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     )
     yield served
     assert served.close() == 0
-
-
-@pytest.fixture(scope="session")
-def model_path() -> Path:
-    from engine.loading.source import _packaged_gguf
-
-    return _packaged_gguf("smollm2")

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psutil
 
+from cluster.ray_session import OBJECT_STORE_BYTES
 from cluster.redis_server import find_binary
-from tests.e2e.served import REPOSITORY, free_port
+from loadtest.server_process import free_port
+from tests.e2e.served import REPOSITORY
 
 START_TIMEOUT_S = 90
-OBJECT_STORE_BYTES = 80 * 2**20
 
 
 class RayNode:

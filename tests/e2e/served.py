@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +16,20 @@ import httpx
 import openai
 import psutil
 
+from loadtest.server_process import free_port
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 40
 
 
-def free_port() -> int:
-    """Below the range that the system gives to outgoing connections: one of those would take it meanwhile."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as sock, suppress(OSError):
-            sock.bind(("127.0.0.1", port))
-            return port
+def until(condition: Callable[[], bool], within_s: float = 30, still: Callable[[], object] = str) -> float:
+    """The seconds that it took. Fails after `within_s` with what there is `still`."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < within_s, f"after {within_s} s: {still()}"
+        time.sleep(0.05)
+    return time.monotonic() - begun
 
 
 def serve_process(state_dir: Path, port: int, *arguments: str) -> subprocess.Popen[str]:
@@ -100,13 +100,21 @@ class Served:
         targets: list[dict[str, Any]] = json.loads((self.state_dir / "run" / "targets.json").read_text())
         return targets
 
+    def members(self, kind: str) -> dict[int, dict[str, Any]]:
+        """The living replicas or gateways, as targets, by pid."""
+        found = {int(one["labels"]["pid"]): one for one in self.targets() if one["labels"]["process"] == kind}
+        return {pid: one for pid, one in found.items() if psutil.pid_exists(pid)}
+
+    def wait_for_members(self, kind: str, count: int, within_s: float = 30) -> float:
+        """Until there are as many; the seconds that it took."""
+        return until(
+            lambda: len(self.members(kind)) == count, within_s, lambda: f"{len(self.members(kind))} {kind}s"
+        )
+
     def engine_gauges(self) -> dict[str, float]:
         """`headrace_engine_*` values, summed over the replicas, read from their own ports."""
         total: dict[str, float] = {}
-        for target in self.targets():
-            labels = target["labels"]
-            if labels["process"] != "replica" or not psutil.pid_exists(int(labels["pid"])):
-                continue
+        for target in self.members("replica").values():
             for line in httpx.get(f"http://{target['targets'][0]}/metrics").text.splitlines():
                 name, _, value = line.partition(" ")
                 if name.startswith("headrace_engine_") and "{" not in name:
@@ -116,13 +124,12 @@ class Served:
     def wait_until_idle(self, within_s: float) -> None:
         """Fails unless running = waiting = blocks in use = 0 within the time."""
         names = ("requests_running", "requests_waiting", "blocks_in_use")
-        deadline = time.monotonic() + within_s
-        while True:
+
+        def left() -> dict[str, float]:
             gauges = self.engine_gauges()
-            left = {name: gauges[f"headrace_engine_{name}"] for name in names}
-            if not any(left.values()):
-                return
-            assert time.monotonic() < deadline, f"after {within_s} s there is still {left}"
+            return {name: gauges[f"headrace_engine_{name}"] for name in names}
+
+        until(lambda: not any(left().values()), within_s, left)
 
     def close(self) -> int:
         """Ctrl-C; the exit status. Fails if a process is left."""

@@ -20,7 +20,7 @@ KEYS = {
 
 
 @pytest.mark.soak
-def test_it_measures_all_five_servers_and_leaves_nothing(tmp_path: Path) -> None:
+def test_it_measures_all_four_servers_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "headrace.py", "bench", "gateway", "--streams", "4", "--output-tokens", "32"]
     run = subprocess.run(
         [*command, "--answers", "1", "--json"],

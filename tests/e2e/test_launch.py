@@ -13,9 +13,10 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.served import Served, free_port, processes_of, serve_process
+from loadtest.server_process import free_port
+from tests.e2e.served import Served, processes_of, serve_process
 
-STAGES = ["environment", "Redis", "Ray", "weights", "KV pool", "warm-up", "ready"]
+STAGES = ["environment", "Redis", "Ray", "weights", "KV pool", "warm-up", "golden", "ready"]
 
 
 def failed_start(state_dir: Path, *arguments: str, port: int | None = None) -> str:

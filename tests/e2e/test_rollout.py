@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.e2e.served import REPOSITORY, Served
+from tests.e2e.conftest import tape_rows
+from tests.e2e.served import REPOSITORY, Served, until
+from tests.e2e.steady_load import SteadyLoad
 
-A, B = b"A" * 100, b"B" * 100
+A, B, C = {"x": "A" * 100}, {"x": "B" * 100}, {"x": "C" * 100}
 """What each version answers, in a second and a bit."""
 
 
-def tape(path: Path, answer: bytes) -> str:
-    path.write_text(json.dumps({"prompt_hash": "*", "token_ids": list(answer)}) + "\n")
+def tape(path: Path, texts: dict[str, str]) -> str:
+    path.write_text(tape_rows({prompt: list(text.encode()) for prompt, text in texts.items()}))
     return f"tape:{path}?step_ms=10"
 
 
@@ -28,7 +32,7 @@ def tape(path: Path, answer: bytes) -> str:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("rollout")
     model = tape(folder / "a.jsonl", A)
-    served = Served(folder, "--model", model, "--replicas", "2", "--kv-memory", "64M")
+    served = Served(folder, "--model", model, "--replicas", "2", "--gateways", "2", "--kv-memory", "64M")
     yield served
     assert served.close() == 0
 
@@ -41,46 +45,39 @@ def rollout(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-class Load:
-    """Clients that ask again and again until they are told to stop; half of them read streams."""
-
-    def __init__(self, served: Served, num_clients: int) -> None:
-        self._served = served
-        self._enough = Event()
-        self._pool = ThreadPoolExecutor(num_clients)
-        self._clients = [self._pool.submit(self._ask, number % 2 == 0) for number in range(num_clients)]
-
-    def stop(self) -> list[str]:
-        """All answers, each whole. Raises what any client met."""
-        self._enough.set()
-        with self._pool:
-            return [answer for client in self._clients for answer in client.result()]
-
-    def _ask(self, is_streamed: bool) -> list[str]:
-        answers = []
-        with self._served.http() as client:
-            while not self._enough.is_set():
-                answers.append(streamed(client) if is_streamed else whole(client))
-        return answers
+def kill_a_gateway(served: Served) -> set[int]:
+    """The gateways of before."""
+    gateways = set(served.members("gateway"))
+    os.kill(min(gateways), signal.SIGKILL)
+    return gateways
 
 
-BODY = {"model": "tape", "prompt": "x", "max_tokens": 100}
+def wait_for_another_gateway(served: Served, before: set[int]) -> None:
+    """Until two are ready that are not the two of before."""
+
+    def are_ready() -> bool:
+        now = set(served.members("gateway"))
+        return len(now) == 2 and now != before and all(map(is_ready, gateway_urls(served)))
+
+    until(are_ready, 40, lambda: served.members("gateway"))
 
 
-def whole(client: httpx.Client) -> str:
-    answer = client.post("/v1/completions", json=BODY)
+def gateway_urls(served: Served) -> list[str]:
+    return [f"http://{one['labels']['direct_address']}" for one in served.members("gateway").values()]
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/ready").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def answer(client: httpx.Client) -> str:
+    body = {"model": "tape", "prompt": "x", "max_tokens": 100}
+    answer = client.post("/v1/completions", json=body)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
-
-
-def streamed(client: httpx.Client) -> str:
-    text = ""
-    with client.stream("POST", "/v1/completions", json={**BODY, "stream": True}) as answer:
-        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
-    assert lines[-1] == "[DONE]", lines[-1]
-    for line in lines[:-1]:
-        text += json.loads(line)["choices"][0]["text"]
-    return text
 
 
 @pytest.mark.soak
@@ -89,23 +86,55 @@ def test_a_version_that_answers_wrongly_never_serves_and_the_old_one_goes_on(
 ) -> None:
     golden = tmp_path / "golden.jsonl"
     golden.write_text('{"prompt": "x", "text": "AAAA"}\n')
-    load = Load(served, 2)
-    failed = rollout(served, "--model", tape(tmp_path / "b.jsonl", B), "--golden", str(golden))
+    with SteadyLoad(served, A, streams=1, wholes=1) as load:
+        load.wait_for(2)
+        failed = rollout(served, "--model", tape(tmp_path / "b.jsonl", B), "--golden", str(golden))
+        load.wait_for(2)
     told = json.loads(failed.stdout)
     assert (failed.returncode, told["state"], told["num_updated"]) == (1, "failed", 0)
     assert told["error"] == "golden prompt 1 got another answer than expected, from token 1 on"
     assert told["steps"][-1]["text"] == "the old version serves with 2 of 2 replica(s)"
     assert told["error"] in failed.stderr
-    assert set(load.stop()) == {A.decode()}
 
 
 @pytest.mark.soak
 def test_a_good_version_takes_over_under_load_and_nothing_fails(served: Served, tmp_path: Path) -> None:
-    load = Load(served, 4)
-    done = rollout(served, "--model", tape(tmp_path / "b.jsonl", B))
+    with SteadyLoad(served, A, B, streams=2, wholes=2) as load:
+        load.wait_for(4)
+        done = rollout(served, "--model", tape(tmp_path / "b.jsonl", B))
+        load.wait_for(4)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["state"], told["num_updated"]) == ("done", 2)
     with served.http() as client:
-        assert {whole(client) for _ in range(4)} == {B.decode()}
-    assert set(load.stop()) == {A.decode(), B.decode()}
+        assert {answer(client) for _ in range(4)} == {*B.values()}
+    assert load.heard == {*A.values(), *B.values()}
+
+
+@pytest.mark.soak
+def test_a_gateway_killed_in_the_middle_holds_nothing_up(served: Served, tmp_path: Path) -> None:
+    with served.http(served.admin_key) as admin, ThreadPoolExecutor(1) as pool:
+
+        def is_in_the_middle() -> bool:
+            rollouts: list[dict[str, Any]] = admin.get("/admin/v1/rollouts").json()["data"]
+            return any(one["state"] == "running" and one["num_updated"] == 1 for one in rollouts)
+
+        running = pool.submit(rollout, served, "--model", tape(tmp_path / "c.jsonl", C))
+        until(is_in_the_middle)
+        before = kill_a_gateway(served)
+        done = running.result()
+    assert done.returncode == 0, done.stderr
+    wait_for_another_gateway(served, before)
+
+
+@pytest.mark.soak
+def test_a_gateway_that_starts_later_needs_only_the_files_of_the_version_that_serves(
+    served: Served, tmp_path: Path
+) -> None:
+    done = rollout(served, "--model", tape(tmp_path / "d.jsonl", B))
+    assert done.returncode == 0, done.stderr
+    (served.state_dir / "a.jsonl").unlink()
+    wait_for_another_gateway(served, kill_a_gateway(served))
+    for url in gateway_urls(served):
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {served.demo_key}"}) as client:
+            assert answer(client) == B["x"]

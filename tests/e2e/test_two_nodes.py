@@ -12,9 +12,10 @@ from typing import TypeVar
 import httpx
 import pytest
 
+from loadtest.server_process import free_port
 from tests.e2e.conftest import LONG, TAPES, tape_rows
 from tests.e2e.ray_nodes import START_TIMEOUT_S, RayNode, TcpRedis
-from tests.e2e.served import Served, free_port, serve_process
+from tests.e2e.served import Served, serve_process, until
 
 pytestmark = pytest.mark.soak
 
@@ -51,9 +52,7 @@ class TwoNodes:
 
     def _await_all(self) -> None:
         """One gateway and one replica are enough to be ready; the others follow."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while len(self.served.targets()) < 6 or not self._answers(self.worker_port):
-            assert time.monotonic() < deadline
+        until(lambda: len(self.served.targets()) >= 6 and self._answers(self.worker_port), START_TIMEOUT_S)
 
     @staticmethod
     def _answers(port: int) -> bool:
@@ -148,8 +147,8 @@ def test_a_lost_node_costs_the_other_s_gateway_no_answer(two_nodes: TwoNodes) ->
     gateway, lost = two_nodes.gateway_of(two_nodes.head), two_nodes.replicas_of(two_nodes.worker)
     with ThreadPoolExecutor(8) as pool:
         running = [pool.submit(two_nodes.complete, gateway, LONG, 2000) for _ in range(8)]
-        while two_nodes.served.engine_gauges()["headrace_engine_requests_running"] < 8:
-            assert not any(one.done() for one in running)
+        until(lambda: two_nodes.served.engine_gauges()["headrace_engine_requests_running"] == 8)
+        assert not any(one.done() for one in running)
         two_nodes.worker.kill()
         answers = [one.result() for one in running]
     assert [answer.status_code for answer in answers] == [200] * 8

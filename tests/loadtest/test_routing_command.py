@@ -1,7 +1,9 @@
 """`headrace bench routing` as its user meets it, with clusters that are not started."""
 
 import json
+import os
 import shlex
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,12 +45,14 @@ class Clusters:
     def serve(self, flags: Sequence[str]) -> Iterator[Server]:
         self.served.append(list(flags))
         self.num_up += 1
-        yield Server("http://127.0.0.1:1", Path("/state/demo.key"))
-        self.num_up -= 1
+        try:
+            yield Server(1, "hr-demo")
+        finally:
+            self.num_up -= 1
 
-    def load(self, arguments: Sequence[str]) -> dict:
-        assert self.num_up == 1
-        self.loads.append(list(arguments))
+    def load(self, server: Server, flags: Sequence[str]) -> dict:
+        assert (self.num_up, server) == (1, Server(1, "hr-demo"))
+        self.loads.append(list(flags))
         return self.summary
 
 
@@ -86,13 +90,23 @@ def test_a_missed_bound_exits_1_and_is_named(clusters: Clusters) -> None:
 def test_what_cannot_run_exits_2_with_one_line(
     clusters: Clusters, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    def load(arguments: Sequence[str]) -> dict:
+    def load(server: Server, flags: Sequence[str]) -> dict:
         raise failure
 
     monkeypatch.setattr(comparison, "_load", load)
     result = call("--case", "even")
     assert result.exit_code == 2
     assert result.stderr == "headrace bench routing: it broke\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_it_meets_the_clean_up_and_130(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(comparison, "_load", lambda server, flags: os.kill(os.getpid(), number))
+    result = call("--case", "even", "--json")
+    assert (result.exit_code, result.stdout, clusters.num_up) == (130, "", 0)
+    assert result.stderr == "headrace bench routing: stopped\n"
 
 
 def test_a_trace_is_a_case_of_its_own(clusters: Clusters, tmp_path: Path) -> None:
@@ -171,11 +185,10 @@ def test_loads_come_in_proportion_to_the_step(tmp_path: Path) -> None:
         ]
 
 
-def test_a_load_is_run_as_a_user_would_and_its_figures_are_read(tmp_path: Path) -> None:
-    key_file = tmp_path / "demo.key"
-    key_file.write_text("hr-key")
+def test_a_load_is_run_as_a_user_would_and_its_figures_are_read() -> None:
     with fake_api(lambda body: streamed(["a"])) as api:
-        flags = [f"--key-file={key_file}", "--requests=2", "--output-tokens=1"]
-        assert comparison._load([api.url, *flags])["requests"] == 2
+        server = Server(int(api.url.rpartition(":")[2]), "hr-key")
+        assert comparison._load(server, ["--requests=2", "--output-tokens=1"])["requests"] == 2
+    assert {headers["authorization"] for _, headers, _ in api.asked} == {"Bearer hr-key"}
     with pytest.raises(comparison.LoadFailed, match="status 2; the lines above say why"):
-        comparison._load([api.url, "--rate=0"])
+        comparison._load(server, ["--rate=0"])

@@ -21,15 +21,18 @@ DIES = "import sys; print('one\\ntwo'); sys.exit('no such model')"
 
 
 class Program:
-    """Runs a script where `headrace serve` would run; keeps its flags and process."""
+    """Runs a script where `headrace serve` would run, with `run_dir` for one; keeps its flags and process."""
 
-    def __init__(self, script: str) -> None:
+    def __init__(self, script: str, run_dir: Path = Path("/nowhere")) -> None:
         self._script = script
+        self._run_dir = run_dir
         self.arguments: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         self.arguments = list(arguments)
+        (log.parent / "demo.key").write_text("hr-demo\n")
+        (log.parent / "run").symlink_to(self._run_dir)
         with open(log, "wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", self._script], stdout=output, stderr=subprocess.STDOUT
@@ -45,11 +48,23 @@ def test_a_server_is_there_inside_the_block_and_asked_to_stop_after_it(
     with served(["--model=tape:"]) as server:
         assert program.process is not None
         assert program.process.poll() is None
-        state_dir, port = server.key_file.parent, server.url.rsplit(":")[-1]
-        own = [f"--port={port}", f"--state-dir={state_dir}"]
-        assert program.arguments == ["-m", "headrace", "serve", "--model=tape:", *own]
+        *arguments, last = program.arguments
+        assert arguments == ["-m", "headrace", "serve", "--model=tape:", f"--port={server.port}"]
+        state_dir = Path(last.removeprefix("--state-dir="))
+        assert server.key == "hr-demo"
+        assert state_dir.exists()
     assert program.process.returncode == 7
     assert not state_dir.exists()
+
+
+def test_nothing_of_its_run_directory_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "launch.log").touch()
+    (tmp_path / "logs.lock").touch()
+    monkeypatch.setattr(server_process, "_start", Program(READY_THEN_WAIT, tmp_path / "logs").start)
+    with served([]):
+        assert (tmp_path / "logs" / "launch.log").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_is_stopped_when_the_block_fails(monkeypatch: pytest.MonkeyPatch) -> None:

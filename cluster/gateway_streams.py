@@ -1,0 +1,70 @@
+"""The streams of the gateways that are attached to an engine: one each, fed from its outbox."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from cluster.engine_outbox import Outbox
+from cluster.link import HEARTBEAT_S
+
+
+class GatewayStreams:
+    """Owns the outboxes, one a gateway. Lives on the event loop.
+
+    `hello` begins each stream, `heartbeat()` is sent after `HEARTBEAT_S` of silence. `on_break(gateway_id)`
+    is called when a gateway's stream has ended and before each new one: whatever runs for it then, nobody
+    waits for.
+    """
+
+    def __init__(self, hello: bytes, heartbeat: Callable[[], bytes], on_break: Callable[[str], None]) -> None:
+        self._hello = hello
+        self._heartbeat = heartbeat
+        self._on_break = on_break
+        self._outboxes: dict[str, Outbox] = {}
+
+    def __contains__(self, gateway_id: str) -> bool:
+        return gateway_id in self._outboxes
+
+    async def attach(self, gateway_id: str) -> AsyncIterator[bytes]:
+        """Hello, then what is put. A gateway has one stream: a new one ends the old one."""
+        outbox = Outbox()
+        previous = self._outboxes.get(gateway_id)
+        self._outboxes[gateway_id] = outbox
+        if previous is not None:
+            previous.close()
+        self._on_break(gateway_id)
+        try:
+            yield self._hello
+            while True:
+                try:
+                    message = await outbox.get(HEARTBEAT_S)
+                except TimeoutError:
+                    message = self._heartbeat()
+                if message is None:
+                    return
+                yield message
+        finally:
+            self._detach(gateway_id, outbox)
+
+    def put(self, gateway_id: str, message: bytes) -> None:
+        """Nothing happens if that gateway has no stream."""
+        outbox = self._outboxes.get(gateway_id)
+        if outbox is not None:
+            outbox.put(message)
+
+    def put_to_all(self, message: bytes) -> None:
+        for outbox in self._outboxes.values():
+            outbox.put(message)
+
+    def close(self) -> None:
+        """Ends every stream once its reader has what was put before."""
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+    def _detach(self, gateway_id: str, outbox: Outbox) -> None:
+        outbox.is_closed = True
+        if self._outboxes.get(gateway_id) is outbox:
+            del self._outboxes[gateway_id]
+            # At once, with no time to come back: a gateway that lives has given these requests up and
+            # resumes them elsewhere, and one that was killed must not hold blocks.
+            self._on_break(gateway_id)
