@@ -31,6 +31,9 @@ EVERYWHERE = {
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     # How long a gateway that leaves is still sent requests (default 5 s): it must stay open for so long.
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+    # A proxy that was killed is found by its third bad check; nothing else looks after it (10 s each, else).
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "cluster.edge:middlewares",
 }
 ON_NODES = EVERYWHERE | {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2"}
