@@ -106,8 +106,11 @@ class EngineHost:
 
     @property
     def has_finished(self) -> bool:
-        """After `leave`: nothing is left of what was accepted before."""
-        return self._has_taken_last and not self._owners
+        """After `leave`: nothing is left of what was accepted before, and each gateway has read the end.
+
+        They close their streams then.
+        """
+        return self._has_taken_last and not self._owners and not len(self._streams)
 
     def check(self) -> None:
         if self._dead_because is not None:

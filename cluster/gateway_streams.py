@@ -22,6 +22,9 @@ class GatewayStreams:
         self._on_break = on_break
         self._outboxes: dict[str, Outbox] = {}
 
+    def __len__(self) -> int:
+        return len(self._outboxes)
+
     def __contains__(self, gateway_id: str) -> bool:
         return gateway_id in self._outboxes
 

@@ -239,7 +239,7 @@ class Links:
         link.forget_reported()
         if message.is_leaving and not link.is_leaving:
             link.is_leaving = True
-            self._start_chore(self._drain(link))
+            self._start_chore(self._part(link))
         for output in message.outputs:
             if output.timing is not None:  # also of one that nobody waits for any more
                 self._on_timing(output.timing)
@@ -272,6 +272,12 @@ class Links:
         left = link.fail(ReplicaLeft(f"replica {link.replica_id} leaves"))
         if left:
             self._start_chore(self._send_aborts(link, *map(Abort, left)))
+
+    async def _part(self, link: LinkState) -> None:
+        """A replica that said it leaves: it ends once all gateways have read the last, and closed."""
+        await self._drain(link)
+        assert link.task is not None
+        link.task.cancel()
 
     async def _finish(self, link: LinkState) -> None:
         """A replica that left the list: once it is drained its stream is closed."""

@@ -41,6 +41,7 @@ class RaySession:
         import ray
 
         try:
+            address = _the_one(address)
             _knock(address)
             ray.init(address=address, **_COMMON)
         except (OSError, RuntimeError, ValueError) as error:
@@ -141,11 +142,25 @@ def _ask(node_ids: list[str], question: Question) -> dict[str, Facts | str]:
     return answers
 
 
+def _the_one(address: str) -> str:
+    """What `auto` stands for. Raises `ValueError` if no Ray runs on this machine, or several do."""
+    if address != "auto":
+        return address
+    named = os.environ.get("RAY_ADDRESS", "auto")
+    if named != "auto":
+        return named
+    from ray._private.services import find_gcs_addresses
+
+    found = sorted(find_gcs_addresses())
+    if len(found) != 1:
+        raise ValueError(f"several run here, name one: {', '.join(found)}" if found else "none runs here")
+    return str(found[0])
+
+
 def _knock(address: str) -> None:
     """Raises `OSError` if nothing listens there: Ray itself would try for minutes."""
-    if address != "auto":
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_TIMEOUT_S).close()
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), KNOCK_TIMEOUT_S).close()
 
 
 def _has_serve() -> bool:

@@ -33,7 +33,7 @@ def check_redis(url: str) -> RedisFacts:
             url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, retry=Retry(NoBackoff(), 0)
         )
     except ValueError:
-        raise RedisServerError("redis_url must begin with redis://, rediss:// or unix://") from None
+        raise RedisServerError("--redis-url must begin with redis://, rediss:// or unix://") from None
     with client:
         return judge_redis(_ask(client))
 
@@ -44,13 +44,13 @@ def _ask(client: Redis) -> dict[str, Any]:
         info = client.info()
         client.eval("return 1", 0)
     except AuthenticationError:
-        raise RedisServerError("Redis refuses the user or password of redis_url") from None
+        raise RedisServerError("Redis refuses the user or password of --redis-url") from None
     except NoPermissionError:
         raise RedisServerError("Redis does not let this user run INFO and EVAL: allow both") from None
     except ResponseError as error:
         raise RedisServerError(f"Redis cannot run our scripts: {error}") from None
     except (RedisError, OSError) as error:
-        raise RedisServerError(f"Redis does not answer at redis_url ({type(error).__name__})") from None
+        raise RedisServerError(f"Redis does not answer at --redis-url ({type(error).__name__})") from None
     assert isinstance(info, dict)
     return info
 

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 from ray import serve
 
-from cluster.engine_host import FLUSH_GRACE_S, EngineHost
+from cluster.engine_host import EngineHost
 from cluster.engine_metrics import EngineMetrics
 from cluster.index.block_news import BlockNews
 from cluster.index.feed import IndexFeed, claim_incarnation
@@ -92,7 +92,6 @@ class Replica:
         deadline = time.monotonic() + limit_s
         while not self._host.has_finished and time.monotonic() < deadline:  # noqa: ASYNC110  once a life
             await asyncio.sleep(POLL_S)
-        await asyncio.sleep(FLUSH_GRACE_S)  # the last messages are on their way
 
     def __del__(self) -> None:
         host = getattr(self, "_host", None)  # Serve calls this for a failed constructor, too

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Container
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from pydantic import ValidationError
@@ -28,7 +28,8 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
             command = switch(command)
             continue
         default = "" if field.default is None else f"  [default: {field.default}]"
-        text = f"{field.description}{default}"
+        values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        text = f"{field.description}{': ' + ', '.join(values) if values else ''}{default}"
         command = click.option(flag, name, help=text, hidden=name in TEST_FIELDS)(command)
     return command
 

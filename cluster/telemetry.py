@@ -77,6 +77,8 @@ class Telemetry:
         self._resumed = self._counter(
             "resumed_requests", "Running requests that went on at another replica, by reason", "reason"
         )
+        for reason in ("lost", "left", "failed_step"):
+            self._resumed.labels(reason)  # there from the start: a rate misses what begins with 1
         self._poisonous = self._counter(
             "poisonous_requests", "Requests refused because their replicas were lost again and again"
         )

@@ -14,13 +14,16 @@ MAX_CONNECTIONS = 32
 def connect(url: str) -> Redis:
     """A client of `url` (`redis://`, `rediss://` or `unix://`); connects at its first command.
 
-    Its owner closes it with `aclose()`. Raises ValueError for a URL of another kind.
+    Callers bound each call by `asyncio.timeout(CALL_TIMEOUT_S)`. Its owner closes it with `aclose()`.
+    Raises ValueError for a URL of another kind.
     """
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=MAX_CONNECTIONS,
         timeout=CALL_TIMEOUT_S,
-        socket_timeout=CALL_TIMEOUT_S,
+        # None, not its default: redis-py waits by `asyncio.wait_for` then, which in Python 3.11 swallows a
+        # cancellation that comes with the answer: a client that leaves just then would be served to the end.
+        socket_timeout=None,
         socket_connect_timeout=CALL_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),  # a repeated script may act twice; callers decide what to repeat
         protocol=2,

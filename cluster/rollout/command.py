@@ -60,7 +60,7 @@ def rollout(
       headrace rollout --model /models/v2.gguf --golden golden.jsonl
       headrace rollout --revision 4f1c09
     """
-    if model is None and revision is None:
+    if not model and not revision:
         raise click.UsageError("give --model, --revision or both")
     body = {"model": _absolute(model), "revision": revision, "golden": _golden(golden)}
     try:
@@ -68,14 +68,18 @@ def rollout(
     except _CannotRun as error:
         click.echo(f"headrace rollout: {error}", err=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        click.echo("headrace rollout: not waited for any more; the rollout goes on", err=True)
+        sys.exit(130)
     if as_json:
         click.echo(json.dumps(shown))
-    sys.exit(1 if shown["state"] == "failed" else 0)
+    if shown["state"] == "failed":
+        sys.exit(1 if shown["num_replicas"] else 2)  # 0: it was refused before anything was started
 
 
 def _absolute(model: str | None) -> str | None:
     """A path that is here is named so that the launcher finds it, wherever that was started."""
-    return str(Path(model).resolve()) if model is not None and Path(model).exists() else model
+    return str(Path(model).resolve()) if model and Path(model).exists() else model
 
 
 def _golden(path: Path | None) -> list[dict[str, Any]]:

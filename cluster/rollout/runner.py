@@ -105,6 +105,12 @@ class RolloutRunner:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_EVERY_S
+        try:
+            self._look_after(now)
+        except Exception:  # the cluster serves on, whatever became of a rollout
+            log.exception("the rollout could not be looked after")
+
+    def _look_after(self, now: float) -> None:
         if self._rollout is None:
             self._take_up()
         elif self._run is not None:

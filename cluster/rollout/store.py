@@ -8,8 +8,10 @@ the launcher takes it up, encrypted with a key from the root secret, which gatew
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,7 +24,10 @@ from redis.exceptions import RedisError
 
 from cluster.golden import GoldenPrompt
 from cluster.rollout.rollout import Order, Rollout
+from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.store import Conflict, CorruptRecord, NotFound, StoreUnavailable
+
+log = logging.getLogger("headrace.rollout")
 
 MAX_ENDED = 20
 """So many that are over are remembered."""
@@ -73,12 +78,14 @@ class RedisRollouts:
         sealed = self._seal.encrypt(_PROMPTS.dump_json(tuple(golden), exclude_none=True)) if golden else b""
         row = msgspec.json.encode(_Row(rollout, sealed))
         try:
-            if await self._client.set(self._keys.current, row, nx=True, ex=_TTL_S):
-                return
-            current: bytes | None = await self._client.get(self._keys.current)  # type: ignore[assignment]
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                if await self._client.set(self._keys.current, row, nx=True, ex=_TTL_S):
+                    return
+                current: bytes | None = await self._client.get(self._keys.current)  # type: ignore[assignment]
         except (RedisError, OSError) as error:
             raise StoreUnavailable(type(error).__name__) from None
-        name = _decode(current).rollout.rollout_id if current else "another one"
+        running = _readable(current) if current else None
+        name = running.rollout_id if running else "another one"
         raise Conflict(f"rollout {name} is not over yet")
 
     async def get(self, rollout_id: str) -> Rollout:
@@ -89,21 +96,22 @@ class RedisRollouts:
 
     async def list_all(self) -> list[Rollout]:
         try:
-            async with self._client.pipeline() as pipeline:
+            async with asyncio.timeout(CALL_TIMEOUT_S), self._client.pipeline() as pipeline:
                 pipeline.get(self._keys.current)
                 pipeline.lrange(self._keys.ended, 0, -1)
                 current, ended = await pipeline.execute()
         except (RedisError, OSError) as error:
             raise StoreUnavailable(type(error).__name__) from None
-        return [_decode(row).rollout for row in (current, *ended) if row is not None]
+        return [rollout for row in (current, *ended) if row is not None and (rollout := _readable(row))]
 
     async def serving_model(self) -> str | None:
         """The model that serves, as `--model` names it; None if that is not known, or Redis is away."""
         try:
-            model: bytes | None = await self._client.get(self._keys.serving)  # type: ignore[assignment]
-        except (RedisError, OSError):
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                model: bytes | None = await self._client.get(self._keys.serving)  # type: ignore[assignment]
+            return None if model is None else model.decode()
+        except (RedisError, OSError, UnicodeDecodeError):
             return None
-        return None if model is None else model.decode()
 
 
 class RolloutQueue:
@@ -118,7 +126,10 @@ class RolloutQueue:
 
     def asked(self) -> Order | None:
         """What is to be run, if there is anything. Raises `CorruptRecord` for what no gateway wrote."""
-        data = self._redis.get(self._keys.current)
+        try:
+            data = self._redis.get(self._keys.current)
+        except redis.ResponseError:
+            raise CorruptRecord("something that is no rollout is under its key") from None
         if data is None:
             return None
         assert isinstance(data, bytes)
@@ -159,8 +170,17 @@ class RolloutQueue:
 def _decode(row: bytes) -> _Row:
     try:
         return msgspec.json.decode(row, type=_Row)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise CorruptRecord("a rollout's record is not ours") from None
+
+
+def _readable(row: bytes) -> Rollout | None:
+    """None for a row that is none of ours: the others are told without it."""
+    try:
+        return _decode(row).rollout
+    except CorruptRecord as error:
+        log.error("%s", error)
+        return None
 
 
 def _seal(secret: bytes) -> Fernet:

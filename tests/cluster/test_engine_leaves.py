@@ -37,6 +37,8 @@ async def test_new_requests_are_refused_and_those_before_finish(rig: Rig) -> Non
     assert not rig.host.has_finished
     rig.tape.open()
     assert tokens(await stream.outputs("before")) == (*ANSWER, EOS)
+    assert not rig.host.has_finished  # the gateway closes once it has read the end
+    await stream.close()
     await until(lambda: rig.host.has_finished)
 
 
@@ -45,11 +47,12 @@ async def test_what_was_accepted_and_is_not_taken_in_yet_counts(monkeypatch: pyt
     monkeypatch.setattr(EngineHost, "start", lambda *arguments: None)
     rig = Rig()
     rig.tape.open()
-    await rig.attach("g")
+    stream = await rig.attach("g")
     rig.host.submit("g", make_request())
     rig.host.leave()
     assert not rig.host.has_finished
     start(rig.host, asyncio.get_running_loop(), rig.thread)
+    await stream.close()
     await until(lambda: rig.host.has_finished)
     rig.host.stop()
     rig.thread.shutdown()

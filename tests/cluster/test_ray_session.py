@@ -28,6 +28,9 @@ NODES = [
 ]
 
 
+HERE = "192.0.2.1:6379"
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """What was asked of Ray, in order; every node is as needed, and no Serve runs."""
@@ -47,6 +50,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         ray_session, "_ask", lambda node_ids, question: dict.fromkeys(node_ids, good(question))
     )
     monkeypatch.setattr(ray_session, "check_reach", lambda settings, told, addresses: None)
+    knock = ray_session._knock
+    monkeypatch.setattr(ray_session, "_knock", lambda address: None if address == HERE else knock(address))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
     for name in ON_NODES:
         monkeypatch.setenv(name, "as it was")
@@ -61,15 +66,28 @@ def session(**settings: Any) -> RaySession:
     return RaySession(ServeSettings(model="tape:", **settings))
 
 
+@pytest.mark.parametrize(
+    ("found", "said"), [([], "none runs here"), (["a:1", "b:2"], "several run here, name one: a:1, b:2")]
+)
+def test_auto_is_the_one_ray_of_this_machine(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, found: list[str], said: str
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", lambda: set(found))
+    with pytest.raises(StartError, match=said):
+        session().join("auto")
+    assert list(calls) == []
+
+
 def test_a_joined_ray_has_a_proxy_on_every_node_and_goes_on_without_our_serve(
     calls: Calls, tmp_path: Path
 ) -> None:
     joined = session(host="0.0.0.0", port=1234)
-    assert joined.join("auto") == 2
+    assert joined.join(HERE) == 2
     joined.start(RunDir(tmp_path))
     joined.close()
     assert [name for name, _ in calls] == ["init", "serve.start", "serve.shutdown", "shutdown"]
-    assert calls[0][1]["address"] == "auto"
+    assert calls[0][1]["address"] == HERE
     assert calls[1][1]["proxy_location"] == "EveryNode"
     assert (calls[1][1]["http_options"].host, calls[1][1]["http_options"].port) == ("0.0.0.0", 1234)
     assert not list(tmp_path.iterdir())
@@ -94,7 +112,7 @@ def test_serve_of_somebody_else_is_refused_and_let_be(calls: Calls, monkeypatch:
     monkeypatch.setattr(ray_session, "_has_serve", lambda: True)
     refused = session()
     with pytest.raises(StartError, match="Ray Serve runs there already"):
-        refused.join("auto")
+        refused.join(HERE)
     refused.close()
     assert [name for name, _ in calls] == ["init", "shutdown"]
 
@@ -111,7 +129,7 @@ def test_every_difference_of_every_live_node_is_one_line(
 
     monkeypatch.setattr(ray_session, "_ask", ask)
     with pytest.raises(StartError) as refused:
-        session().join("auto")
+        session().join(HERE)
     assert refused.value.message.split("\n  ") == [
         "node 10.0.0.1: ray is 2.59.0, must be 2.60.0",
         "node 10.0.0.1: torch is 1.0, must be 2.13.0",
@@ -126,14 +144,14 @@ def test_the_reach_of_redis_secret_and_host_is_checked_for_the_live_nodes(
 ) -> None:
     seen = []
     monkeypatch.setattr(ray_session, "check_reach", lambda settings, told, addresses: seen.append(addresses))
-    session().join("auto")
+    session().join(HERE)
     assert seen == [["10.0.0.1", "10.0.0.2"]]
 
 
 def test_without_the_token_nothing_is_tried(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     with pytest.raises(StartError, match="RAY_AUTH_TOKEN is not set"):
-        session().join("auto")
+        session().join(HERE)
     assert calls == []
 
 
@@ -154,5 +172,5 @@ def test_what_ray_says_of_a_cluster_that_it_cannot_join_is_one_line(
 
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(StartError, match="RuntimeError: Version mismatch") as refused:
-        session().join("auto")
+        session().join(HERE)
     assert "\n" not in refused.value.message

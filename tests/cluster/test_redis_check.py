@@ -76,7 +76,7 @@ def test_a_url_of_another_kind_is_refused(url: str) -> None:
 def test_a_server_that_is_not_there_is_one_line_without_the_url(tmp_path: Path) -> None:
     with pytest.raises(RedisServerError) as caught:
         check_redis(f"unix://:hunter2@{tmp_path}/nobody.sock")
-    assert str(caught.value) == "Redis does not answer at redis_url (ConnectionError)"
+    assert str(caught.value) == "Redis does not answer at --redis-url (ConnectionError)"
 
 
 def test_a_wrong_password_is_said_and_not_shown(server: RedisServer, client: Redis) -> None:
@@ -84,7 +84,7 @@ def test_a_wrong_password_is_said_and_not_shown(server: RedisServer, client: Red
     url = server.url.replace("unix://", "unix://guest:hunter2@")
     with pytest.raises(RedisServerError) as caught:
         check_redis(url)
-    assert str(caught.value) == "Redis refuses the user or password of redis_url"
+    assert str(caught.value) == "Redis refuses the user or password of --redis-url"
     assert check_redis(url.replace("hunter2", "right")).warnings == ()
 
 

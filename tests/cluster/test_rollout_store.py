@@ -128,14 +128,23 @@ async def test_another_start_on_the_same_redis_knows_nothing_of_it(
     assert await RedisRollouts(redis, "d", SECRET).list_all() == []
 
 
-async def test_what_is_no_rollout_is_told(rollouts: RedisRollouts, queue: RolloutQueue, redis: Redis) -> None:
-    await redis.set("headrace:rollout:c", b"\x80\x04N.")
+@pytest.mark.parametrize("junk", [b"\x80\x04N.", b'{"x":' + b"[" * 100_000])
+async def test_what_is_no_rollout_is_told_to_the_launcher_and_left_out_for_others(
+    rollouts: RedisRollouts, queue: RolloutQueue, redis: Redis, junk: bytes
+) -> None:
+    await redis.set("headrace:rollout:c", junk)
+    await redis.rpush("headrace:rollouts:c", junk)
     with pytest.raises(CorruptRecord):
         queue.asked()
-    with pytest.raises(CorruptRecord):
-        await rollouts.list_all()
-    with pytest.raises(CorruptRecord):
+    assert await rollouts.list_all() == []
+    with pytest.raises(Conflict):
         await rollouts.ask(make_rollout(), ())
+
+
+async def test_a_key_of_another_type_is_told_to_the_launcher(queue: RolloutQueue, redis: Redis) -> None:
+    await redis.rpush("headrace:rollout:c", "x")
+    with pytest.raises(CorruptRecord):
+        queue.asked()
 
 
 async def test_without_redis_each_side_hears_it(tmp_path: Path) -> None:

@@ -4,14 +4,12 @@ import asyncio
 import json
 import pickle
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import TimeoutError as RedisTimeout
 
 from cluster.redis_server import RedisServer
 from tenants.redis_client import connect
@@ -147,12 +145,16 @@ async def test_one_deadline_covers_a_whole_call(mute_url: str, monkeypatch: pyte
             await RedisTenantStore(client).find_key("0" * 64)
 
 
-async def test_the_clients_own_reads_are_bounded_too(mute_url: str) -> None:
-    began = time.perf_counter()
-    async with connect(mute_url) as client:
-        with pytest.raises(RedisTimeout, match="Timeout reading"):
-            await client.get("k")
-    assert time.perf_counter() - began < 2.5  # redis-py's own bound is 5 s
+async def test_a_cancellation_that_comes_with_the_answer_is_not_swallowed(redis: Redis) -> None:
+    """With a time-out of its own redis-py hands out the answer instead, in about half of these."""
+    for turns in range(200):
+        call = asyncio.ensure_future(redis.get("k"))
+        for _ in range(turns % 20):
+            await asyncio.sleep(0)
+        if not call.done():
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
 
 
 async def test_no_server_is_unavailable_at_once(tmp_path: Path) -> None:
