@@ -131,6 +131,7 @@ def test_ctrl_c_while_starting_leaves_nothing(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.soak
 def test_a_second_ctrl_c_exits_at_once(tmp_path: Path) -> None:
     served = Served(tmp_path, "--model", "tape:?step_ms=1000")
     body = {"model": "tape", "prompt": "x", "max_tokens": 50, "stream": True}

@@ -23,8 +23,18 @@ def temp_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+_others: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True)
+def _remember_others() -> None:
+    """Clusters of other tests may run beside these."""
+    _others.update(psutil.Process().children())
+
+
 def children() -> list[psutil.Process]:
-    return psutil.Process().children()
+    """Of this test."""
+    return [process for process in psutil.Process().children() if process not in _others]
 
 
 def test_uvicorn_alone_answers_in_full_and_leaves_nothing(temp_dir: Path) -> None:
