@@ -46,7 +46,8 @@ class Door(NamedTuple):
 
 
 ANY = range(1024, 65536)
-GATEWAY, REPLICA = r"ray::ServeReplica:headrace:Gateway", r"ray::ServeReplica:engine-[0-9a-f]+:Replica"
+_ACTOR = r"ray::(?:SERVE_REPLICA::\S+:)?ServeReplica:"  # the longer one while it starts
+GATEWAY, REPLICA = rf"{_ACTOR}headrace:Gateway", rf"{_ACTOR}engine-[0-9a-f]+:Replica"
 ALLOWED = (
     Door(r"gcs_server ", ANY, "loopback", 1),
     Door(r"raylet ", ANY, "loopback", 2),
@@ -78,7 +79,7 @@ def test_each_socket_is_on_the_list_and_guarded_as_it_says(tape_cluster: Served)
 def fits(door: Door, title: str, address: str, port: int, taken: Counter[tuple[str, Door]]) -> bool:
     num_processes = 2  # of gateways and of replicas, which bear one title
     is_within = address in LOOPBACK or door.guard == "token"
-    is_free = taken[title, door] < door.most * (num_processes if title.startswith("ray::ServeReplica") else 1)
+    is_free = taken[title, door] < door.most * (num_processes if title.startswith("ray::S") else 1)
     return bool(re.match(door.process, title)) and port in door.ports and is_within and is_free
 
 

@@ -89,6 +89,7 @@ def test_the_stages_are_shown_with_their_times(model_cluster: Served) -> None:
     assert shown == STAGES
 
 
+@pytest.mark.soak
 def test_ctrl_c_drains_and_a_second_start_serves_the_same_keys(tmp_path: Path) -> None:
     served = Served(tmp_path, "--model", "tape:?step_ms=20")
     key = served.demo_key
