@@ -45,14 +45,7 @@ class LinkState:
         return is_there and now - self.last_heard <= SUSPECT_AFTER_S
 
     def load(self) -> ReplicaLoad:
-        counters = self.counters
-        return ReplicaLoad(
-            replica_id=self.replica_id,
-            queued_tokens=counters.queued_tokens if counters else 0,
-            in_flight_tokens=sum(self.in_flight.values()),
-            num_running=counters.requests_running + counters.requests_waiting if counters else 0,
-            num_in_flight=len(self.in_flight),
-        )
+        return ReplicaLoad.of(self.replica_id, self.counters, self.in_flight)
 
     def forget_reported(self) -> None:
         """What was routed counts until the second message after its reply.

@@ -11,11 +11,13 @@ nothing at the replica that it was at before, and a pin would only take the choi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
+
+from engine.counters import EngineCounters
 
 Routing = Literal["token-load", "round-robin", "least-load", "power-of-two", "affinity"]
 
@@ -34,6 +36,24 @@ class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
     """Of this request's prompt, as far as the gateway knows."""
     num_in_flight: int = 0
     """Requests that this gateway routed there and that are not in its counters yet."""
+
+    @classmethod
+    def of(
+        cls,
+        replica_id: str,
+        counters: EngineCounters | None,
+        in_flight: Mapping[str, int],
+        cached_tokens: int = 0,
+    ) -> ReplicaLoad:
+        """`counters` as it last told; `in_flight` holds the uncached tokens of each request by its id."""
+        return cls(
+            replica_id=replica_id,
+            queued_tokens=counters.queued_tokens if counters else 0,
+            in_flight_tokens=sum(in_flight.values()),
+            num_running=counters.requests_running + counters.requests_waiting if counters else 0,
+            cached_tokens=cached_tokens,
+            num_in_flight=len(in_flight),
+        )
 
     @property
     def num_requests(self) -> int:

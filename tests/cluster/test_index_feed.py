@@ -213,6 +213,7 @@ async def test_the_task_runs_until_it_is_closed_whatever_happens(rig: Rig, index
 
 async def test_a_feed_that_never_started_can_be_closed(rig: Rig) -> None:
     rig.feed.close()
+    assert rig.feed._task is None
 
 
 # --- the incarnation ----------------------------------------------------------------------------------

@@ -260,6 +260,7 @@ async def test_an_arrival_between_asking_and_waiting_is_not_missed(rig: Rig) -> 
     await settle()
     async with asyncio.timeout(5):
         await arrival
+    assert rig.candidates() == {"a"}
 
 
 async def test_closed_links_stay_closed_and_whoever_waits_for_a_replica_hears_of_it(linked: Rig) -> None:

@@ -128,15 +128,7 @@ class _Replica:
         return INDEX_EVERY * bisect_left(entries, True, key=lambda one: one not in self._claims)
 
     def load(self, cached_tokens: int) -> ReplicaLoad:
-        counters = self._counters
-        return ReplicaLoad(
-            replica_id=self.replica_id,
-            queued_tokens=counters.queued_tokens if counters else 0,
-            in_flight_tokens=sum(self._in_flight.values()),
-            num_running=counters.requests_running + counters.requests_waiting if counters else 0,
-            cached_tokens=cached_tokens,
-            num_in_flight=len(self._in_flight),
-        )
+        return ReplicaLoad.of(self.replica_id, self._counters, self._in_flight, cached_tokens)
 
 
 @dataclass
