@@ -1,4 +1,4 @@
-"""Three clusters for the whole session: two of tapes, one of whose members may end, and the real model."""
+"""Two clusters for the whole session: one of tapes, whose members may end, and one of the real model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ LONG = "long"
 ENDLESS = "endless"
 POISON = 3
 """A byte that no good prompt has: a replica that computes it ends."""
-NUM_HARDY_REPLICAS = 3
+NUM_REPLICAS = 3
+NUM_GATEWAYS = 2
 STEADY_TEXTS = {f"prompt {length}": "0123456789" * (length // 10) for length in (20, 60, 200, 400)}
 """What clients ask again and again, and its answers."""
 
@@ -42,33 +43,13 @@ TAPES: Tapes = {
 
 @pytest.fixture(scope="session")
 def tape_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Three replicas behind two gateways. Tests that end some of them wait until all are back."""
     state_dir = tmp_path_factory.mktemp("tape")
-    tape = state_dir / "tape.jsonl"
-    tape.write_text(tape_rows(TAPES))
-    served = Served(
-        state_dir,
-        "--model",
-        f"tape:{tape}?step_ms=5",
-        "--replicas",
-        "2",
-        "--gateways",
-        "2",
-        "--kv-memory",
-        "64M",
-    )
-    yield served
-    assert served.close() == 0
-
-
-@pytest.fixture(scope="session")
-def hardy_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Three replicas behind two gateways, for tests that end some of them: each waits until all are back."""
-    state_dir = tmp_path_factory.mktemp("hardy")
     tape = state_dir / "tape.jsonl"
     answers = {prompt: list(text.encode()) for prompt, text in STEADY_TEXTS.items()}
     tape.write_text(tape_rows(TAPES | answers | {ENDLESS: list(b"x" * 6000)}))
     options = ("--kv-memory", "64M", "--fault", f"poison:{POISON}", "--drain-limit-s", "60")
-    sizes = ("--replicas", str(NUM_HARDY_REPLICAS), "--gateways", "2")
+    sizes = ("--replicas", str(NUM_REPLICAS), "--gateways", str(NUM_GATEWAYS))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HEADRACE_ALLOW_FAULTS", "1")
         served = Served(state_dir, "--model", f"tape:{tape}?step_ms=5", *options, *sizes)

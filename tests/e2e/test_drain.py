@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 import httpx
 import psutil
+import pytest
 
-from tests.e2e.conftest import NUM_HARDY_REPLICAS, STEADY_TEXTS
+from tests.e2e.conftest import NUM_REPLICAS, STEADY_TEXTS
 from tests.e2e.served import REPOSITORY, Served, processes_of, until
 from tests.e2e.steady_load import SteadyLoad
 
@@ -36,7 +37,7 @@ def under_load(served: Served) -> Iterator[None]:
 
 def replicas(served: Served) -> list[int]:
     """Once as many are there as there should be."""
-    served.wait_for_members("replica", NUM_HARDY_REPLICAS)
+    served.wait_for_members("replica", NUM_REPLICAS)
     return list(served.members("replica"))
 
 
@@ -60,45 +61,46 @@ def address_of_ray(served: Served) -> str:
     return next(word.removeprefix(flag) for word in words if word.startswith(flag))
 
 
-def test_a_replica_that_gets_a_sigterm_finishes_its_answers_and_is_replaced(hardy_cluster: Served) -> None:
-    leaving, *staying = replicas(hardy_cluster)
-    with under_load(hardy_cluster):
+def test_a_replica_that_gets_a_sigterm_finishes_its_answers_and_is_replaced(tape_cluster: Served) -> None:
+    leaving, *staying = replicas(tape_cluster)
+    with under_load(tape_cluster):
         process = leave(leaving)
         until(lambda: not process.is_running())
-    assert set(staying) < set(replicas(hardy_cluster))
+    assert set(staying) < set(replicas(tape_cluster))
 
 
 def test_a_gateway_that_gets_a_sigterm_is_not_ready_first_and_finishes_its_answers(
-    hardy_cluster: Served,
+    tape_cluster: Served,
 ) -> None:
-    hardy_cluster.wait_for_members("gateway", 2)
-    (leaving, target), (staying, _) = hardy_cluster.members("gateway").items()
+    tape_cluster.wait_for_members("gateway", 2)
+    (leaving, target), (staying, _) = tape_cluster.members("gateway").items()
     url = f"http://{target['labels']['direct_address']}"
     assert httpx.get(f"{url}/ready").status_code == 200
-    with under_load(hardy_cluster):
+    with under_load(tape_cluster):
         process = leave(leaving)
         until(lambda: httpx.get(f"{url}/-/healthz").status_code == 503)
         assert httpx.get(f"{url}/ready").status_code == 503
         until(lambda: not process.is_running())
-    hardy_cluster.wait_for_members("gateway", 2)
-    assert staying in hardy_cluster.members("gateway")
+    tape_cluster.wait_for_members("gateway", 2)
+    assert staying in tape_cluster.members("gateway")
 
 
-def test_a_pool_that_shrinks_gives_up_a_replica_once_its_answers_are_done(hardy_cluster: Served) -> None:
-    replicas(hardy_cluster)
-    gateway, *_ = hardy_cluster.members("gateway")
+@pytest.mark.soak
+def test_a_pool_that_shrinks_gives_up_a_replica_once_its_answers_are_done(tape_cluster: Served) -> None:
+    replicas(tape_cluster)
+    gateway, *_ = tape_cluster.members("gateway")
     operator = subprocess.Popen(
-        [sys.executable, "-c", SCALE, address_of_ray(hardy_cluster)],
+        [sys.executable, "-c", SCALE, address_of_ray(tape_cluster)],
         cwd=REPOSITORY,
         env=os.environ | psutil.Process(gateway).environ(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    with under_load(hardy_cluster):
-        order(operator, NUM_HARDY_REPLICAS - 1)
-        hardy_cluster.wait_for_members("replica", NUM_HARDY_REPLICAS - 1)
-    order(operator, NUM_HARDY_REPLICAS)
-    replicas(hardy_cluster)
+    with under_load(tape_cluster):
+        order(operator, NUM_REPLICAS - 1)
+        tape_cluster.wait_for_members("replica", NUM_REPLICAS - 1)
+    order(operator, NUM_REPLICAS)
+    replicas(tape_cluster)
     operator.communicate(timeout=30)
     assert operator.returncode == 0

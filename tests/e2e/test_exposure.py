@@ -15,6 +15,7 @@ import psutil
 import pytest
 from ray.serve.generated.serve_pb2 import ASGIRequest
 
+from tests.e2e.conftest import NUM_GATEWAYS, NUM_REPLICAS
 from tests.e2e.served import Served, processes_of
 
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
@@ -77,10 +78,16 @@ def test_each_socket_is_on_the_list_and_guarded_as_it_says(tape_cluster: Served)
 
 
 def fits(door: Door, title: str, address: str, port: int, taken: Counter[tuple[str, Door]]) -> bool:
-    num_processes = 2  # of gateways and of replicas, which bear one title
     is_within = address in LOOPBACK or door.guard == "token"
-    is_free = taken[title, door] < door.most * (num_processes if title.startswith("ray::S") else 1)
+    is_free = taken[title, door] < door.most * num_processes(title)
     return bool(re.match(door.process, title)) and port in door.ports and is_within and is_free
+
+
+def num_processes(title: str) -> int:
+    """Gateways bear one title, and so do replicas."""
+    if re.match(GATEWAY, title):
+        return NUM_GATEWAYS
+    return NUM_REPLICAS if re.match(REPLICA, title) else 1
 
 
 def test_rays_jobs_and_dashboard_are_not_there(tape_cluster: Served) -> None:

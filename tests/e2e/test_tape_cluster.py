@@ -1,4 +1,4 @@
-"""All that needs exact tokens, through Ray, two gateways and two replicas, on a tape."""
+"""All that needs exact tokens, through Ray, two gateways and three replicas, on a tape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.conftest import LONG, TAPES
+from tests.e2e.conftest import LONG, NUM_GATEWAYS, NUM_REPLICAS, TAPES
 from tests.e2e.served import Served
 
 JSON = {"Content-Type": "application/json"}
@@ -104,19 +104,19 @@ class TestLoad:
         assert texts == [text_of(LONG)[:300]] * 16
         tape_cluster.wait_until_idle(within_s=2)
 
-    def test_both_gateways_and_both_replicas_take_part(self, tape_cluster: Served) -> None:
-        targets = tape_cluster.targets()
-        gateways = [t["labels"]["direct_address"] for t in targets if t["labels"]["process"] == "gateway"]
-        assert len(gateways) == 2
+    def test_all_gateways_and_replicas_take_part(self, tape_cluster: Served) -> None:
+        targets = tape_cluster.members("gateway").values()
+        gateways = [target["labels"]["direct_address"] for target in targets]
+        assert len(gateways) == NUM_GATEWAYS
         headers = {"Authorization": f"Bearer {tape_cluster.demo_key}"}
         seen = set()
         for address in gateways:
-            for number in range(8):
+            for number in range(16):
                 body = {"model": "tape", "prompt": f"{address} {number}", "max_tokens": 1}
                 answer = httpx.post(f"http://{address}/v1/completions", json=body, headers=headers)
                 assert answer.status_code == 200
                 seen.add(answer.headers["x-headrace-replica"])
-        assert len(seen) == 2
+        assert len(seen) == NUM_REPLICAS
 
 
 class TestLeaving:
@@ -135,15 +135,15 @@ class TestLeaving:
         tape_cluster.wait_until_idle(within_s=1)
 
     def test_while_waiting_for_a_seat(self, tape_cluster: Served) -> None:
-        """More requests than the two replicas' 64 seats; all leave at once."""
+        """More requests than the three replicas' 96 seats; all leave at once."""
         body = {"model": "tape", "prompt": LONG, "max_tokens": 2000}
 
         def ask(_: int) -> None:
             with tape_cluster.http() as client, pytest.raises(httpx.ReadTimeout):
                 client.post("/v1/completions", json=body, timeout=1.5)
 
-        with ThreadPoolExecutor(80) as pool:
-            list(pool.map(ask, range(80)))
+        with ThreadPoolExecutor(112) as pool:
+            list(pool.map(ask, range(112)))
         tape_cluster.wait_until_idle(within_s=1)
 
 
@@ -233,5 +233,5 @@ def test_metrics_need_a_key_and_show_the_replicas(tape_cluster: Served) -> None:
     assert httpx.get(f"{tape_cluster.url}/metrics").status_code == 401
     with tape_cluster.http(tape_cluster.admin_key) as admin:
         text = admin.get("/metrics").text
-    assert text.count("headrace_kv_cache_usage_ratio{") == 2
+    assert text.count("headrace_kv_cache_usage_ratio{") == NUM_REPLICAS
     assert "headrace_time_to_first_token_seconds_bucket" in text
