@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from hashlib import sha1
-from importlib.resources import files
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -37,6 +34,7 @@ from cluster.index.prefix_index import (
 )
 from cluster.link import Abort
 from tenants.redis_client import CALL_TIMEOUT_S
+from tenants.redis_script import Argument, Call, Script, Scripts
 
 log = logging.getLogger("headrace.prefix_index")
 
@@ -55,29 +53,20 @@ class RedisPrefixIndex:
     """
 
     def __init__(self, client: Redis) -> None:
-        self._client = client
-        self._claim = _Script("claim")
-        self._beat = _Script("beat")
-        self._publish = _Script("publish")
-        self._look_up = _Script("look_up")
-        self._leave = _Script("leave")
-        self._loading: asyncio.Task[None] | None = None
+        self._claim, self._beat, self._publish, self._look_up, self._leave = all_five = [
+            Script("cluster.index", name) for name in ("claim", "beat", "publish", "look_up", "leave")
+        ]
+        self._scripts = Scripts(client, all_five, CALL_TIMEOUT_S)
         self._has_told_of_a_bad_abort = False
 
     async def claim(self, incarnation: int) -> bool:
-        def queue(pipeline: Pipeline) -> None:
-            self._claim.queue(pipeline, INCARNATIONS_KEY, pack([incarnation]), ENTRY_TTL_S)
-
-        (claimed,) = await self._ask(queue)
+        (claimed,) = await self._ask([_call(self._claim, INCARNATIONS_KEY, pack([incarnation]), ENTRY_TTL_S)])
         return _read(claimed, int) == 1
 
     async def beat(self, incarnation: int) -> Beat:
-        def queue(pipeline: Pipeline) -> None:
-            limits = (INCARNATION_TTL_S, ENTRY_TTL_S, MAX_DEAD, MAX_ABORTS)
-            keys = (INCARNATIONS_KEY, aborts_key(incarnation))
-            self._beat.queue(pipeline, keys, pack([incarnation]), *limits)
-
-        (reply,) = await self._ask(queue)
+        limits = (INCARNATION_TTL_S, ENTRY_TTL_S, MAX_DEAD, MAX_ABORTS)
+        keys = (INCARNATIONS_KEY, aborts_key(incarnation))
+        (reply,) = await self._ask([_call(self._beat, keys, pack([incarnation]), *limits)])
         was_alive, dead, aborts = _read(reply, tuple[int, list[bytes], list[bytes]])
         return Beat(
             was_alive=was_alive == 1,
@@ -86,31 +75,28 @@ class RedisPrefixIndex:
         )
 
     async def publish(self, incarnation: int, changes: Sequence[Changes], dead: frozenset[int]) -> int:
-        def queue(pipeline: Pipeline) -> None:
-            for root, stored, evicted in changes:
-                for start in range(0, max(len(stored), len(evicted)), BLOCKS_PER_SCRIPT):
-                    part = slice(start, start + BLOCKS_PER_SCRIPT)
-                    hashes = (b"".join(stored[part]), b"".join(evicted[part]))
-                    self._publish.queue(pipeline, entries_of(root), *who, *hashes, ENTRY_TTL_S, MAX_HOLDERS)
-
         who = (pack([incarnation]), pack(dead))
-        return sum(_read(reply, int) for reply in await self._ask(queue))
+        calls: list[Call] = []
+        for root, stored, evicted in changes:
+            for start in range(0, max(len(stored), len(evicted)), BLOCKS_PER_SCRIPT):
+                part = slice(start, start + BLOCKS_PER_SCRIPT)
+                hashes = (b"".join(stored[part]), b"".join(evicted[part]))
+                key = entries_of(root)
+                calls.append(_call(self._publish, key, *who, *hashes, ENTRY_TTL_S, MAX_HOLDERS))
+        return sum(_read(reply, int) for reply in await self._ask(calls))
 
     async def look_up(
         self, root: bytes, block_hashes: Sequence[bytes], incarnations: Sequence[int]
     ) -> Mapping[int, int]:
-        def queue(pipeline: Pipeline) -> None:
-            self.queue_look_up(pipeline, root, block_hashes, incarnations)
-
-        (reply,) = await self._ask(queue)
+        (reply,) = await self._ask([self._look_up_call(root, block_hashes, incarnations)])
         return self.read_look_up(reply)
 
     def queue_look_up(
         self, pipeline: Pipeline, root: bytes, block_hashes: Sequence[bytes], incarnations: Sequence[int]
     ) -> None:
         """`look_up` as one command of the caller's pipeline, which is run with `raise_on_error=False`."""
-        hashes = b"".join(indexed(block_hashes))
-        self._look_up.queue(pipeline, entries_of(root), hashes, pack(incarnations), MAX_HOLDERS)
+        script, keys, args = self._look_up_call(root, block_hashes, incarnations)
+        script.queue(pipeline, keys, *args)
 
     def read_look_up(self, reply: object) -> Mapping[int, int]:
         """What `look_up` returns, from the answer to the command of `queue_look_up`.
@@ -118,52 +104,27 @@ class RedisPrefixIndex:
         Raises `IndexUnavailable` for an error. If Redis forgot the script, it is told again meanwhile.
         """
         if isinstance(reply, NoScriptError):
-            self._load_soon()
+            self._scripts.load_soon()
         claims = _read(reply, list[tuple[bytes, int]])
         return {_unpack(incarnation): depth * INDEX_EVERY for incarnation, depth in claims}
 
     async def leave_aborts(self, incarnation: int, aborts: Sequence[Abort]) -> None:
-        def queue(pipeline: Pipeline) -> None:
-            rows = map(msgspec.msgpack.encode, aborts)
-            self._leave.queue(pipeline, aborts_key(incarnation), ABORTS_TTL_S, MAX_ABORTS, *rows)
-
-        (reply,) = await self._ask(queue)
+        rows = map(msgspec.msgpack.encode, aborts)
+        call = _call(self._leave, aborts_key(incarnation), ABORTS_TTL_S, MAX_ABORTS, *rows)
+        (reply,) = await self._ask([call])
         _read(reply, int)
 
-    async def _ask(self, queue: Callable[[Pipeline], None]) -> list[object]:
-        """The answers, errors among them, to the commands that `queue` puts into a pipeline: one round trip.
-        A second one if Redis did not know a script; every command may be repeated.
-        """
+    def _look_up_call(self, root: bytes, block_hashes: Sequence[bytes], incarnations: Sequence[int]) -> Call:
+        hashes = b"".join(indexed(block_hashes))
+        return _call(self._look_up, entries_of(root), hashes, pack(incarnations), MAX_HOLDERS)
+
+    async def _ask(self, calls: Sequence[Call]) -> list[object]:
+        """The answers, errors among them: one round trip, and more if Redis did not know a script."""
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                replies = await self._execute(queue)
-                if any(isinstance(reply, NoScriptError) for reply in replies):
-                    await self._load()
-                    replies = await self._execute(queue)
-                return replies
+                return await self._scripts.run(calls)
         except (RedisError, OSError, TimeoutError) as error:
             raise IndexUnavailable(f"Redis cannot be asked ({type(error).__name__})") from error
-
-    async def _execute(self, queue: Callable[[Pipeline], None]) -> list[object]:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            queue(pipeline)
-            replies: list[object] = await pipeline.execute(raise_on_error=False)
-            return replies
-
-    async def _load(self) -> None:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for script in (self._claim, self._beat, self._publish, self._look_up, self._leave):
-                pipeline.script_load(script.text)
-            await pipeline.execute()
-
-    def _load_soon(self) -> None:
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.get_running_loop().create_task(self._try_to_load())
-
-    async def _try_to_load(self) -> None:
-        with suppress(RedisError, OSError, TimeoutError):
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                await self._load()
 
     def _decoded(self, rows: Iterable[bytes]) -> Iterable[Abort]:
         for row in rows:
@@ -175,16 +136,8 @@ class RedisPrefixIndex:
                 self._has_told_of_a_bad_abort = True
 
 
-class _Script:
-    """One of the `.lua` files beside this one, run by its hash."""
-
-    def __init__(self, name: str) -> None:
-        self.text = files("cluster.index").joinpath(f"{name}.lua").read_text()
-        self._sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-    def queue(self, pipeline: Pipeline, keys: str | tuple[str, ...], *args: bytes | float) -> None:
-        named = (keys,) if isinstance(keys, str) else keys
-        pipeline.evalsha(self._sha, len(named), *named, *args)
+def _call(script: Script, keys: str | tuple[str, ...], *args: Argument) -> Call:
+    return Call(script, keys, args)
 
 
 def entries_of(root: bytes) -> str:

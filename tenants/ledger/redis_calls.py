@@ -1,0 +1,114 @@
+"""The ledger's scripts: how they are asked, and what an error among their answers means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError
+
+from tenants.ledger.redis_messages import Message, pack
+from tenants.redis_client import CALL_TIMEOUT_S
+from tenants.redis_script import Call, Script, Scripts
+from tenants.redis_trouble import unavailable
+from tenants.store import CorruptRecord
+
+WATCHED_KEY = "headrace:{ledger}:watched"
+_WATCHED_S = 40 * 86_400
+CALLS_A_PIPELINE = 100
+"""Redis serves nobody else while a script runs, but others between two of them."""
+_NAMES = ("reserve", "settle", "renew", "ended", "standing", "adjust", "watched")
+
+Value = TypeVar("Value")
+
+
+class LedgerScripts:
+    """Over a client that someone else owns and closes. `clock`, in µs, stands for Redis' own; a pipeline is
+    waited for `timeout_s`.
+    """
+
+    def __init__(
+        self, client: Redis, clock: Callable[[], int] | None = None, timeout_s: float = CALL_TIMEOUT_S
+    ) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._by_name = {name: Script("tenants.ledger", "common", name) for name in _NAMES}
+        self._watch = Script("tenants.ledger", "watch")
+        self._scripts = Scripts(client, [*self._by_name.values(), self._watch], timeout_s)
+
+    def call(self, name: str, tenant_id: str, message: Message) -> Call:
+        return self._call(name, prefix_of(tenant_id), message)
+
+    def watched(self, most: int) -> Call:
+        return self._call("watched", WATCHED_KEY, {"most": most})
+
+    def watch(self, tenant_id: str, at_us: int = 0) -> Call:
+        """Has the reaper look at the tenant at that time, or when it would have anyway."""
+        return Call(self._watch, WATCHED_KEY, (tenant_id, at_us, _WATCHED_S))
+
+    async def load(self) -> None:
+        """Raises `StoreUnavailable`."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._scripts.load()
+        except (RedisError, OSError) as error:
+            raise unavailable(error, "") from error
+
+    async def run(self, calls: Sequence[Call]) -> list[object]:
+        """The answers, errors among them. Raises `StoreUnavailable` when there is none."""
+        answers: list[object] = []
+        for first in range(0, len(calls), CALLS_A_PIPELINE):
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    answers += await self._scripts.run(calls[first : first + CALLS_A_PIPELINE])
+            except (RedisError, OSError) as error:
+                raise unavailable(error, "") from error
+        return answers
+
+    def checked(self, reply: object, place: str) -> object:
+        """The answer to one call. Raises `StoreUnavailable`; if Redis forgot the script, it is told again
+        meanwhile.
+        """
+        if isinstance(reply, NoScriptError):
+            self._scripts.load_soon()
+        if isinstance(reply, (RedisError, OSError)):
+            raise unavailable(reply, place) from reply
+        return reply
+
+    def _call(self, name: str, key: str, message: Message) -> Call:
+        now = {"now": self._clock()} if self._clock else {}
+        return Call(self._by_name[name], key, (pack(message | now),))
+
+
+def prefix_of(tenant_id: str) -> str:
+    """What the names of all keys of a tenant begin with."""
+    return f"headrace:{{{tenant_id}}}:"
+
+
+def parsed(reply: object, kind: type[Value], place: str) -> Value:
+    """What a script packed, by schema. Raises `CorruptRecord`."""
+    return _decoded(msgspec.msgpack.decode, reply, kind, place)
+
+
+def json_parsed(reply: object, kind: type[Value], place: str) -> Value:
+    """What was handed through a script, by schema. Raises `CorruptRecord`."""
+    return _decoded(msgspec.json.decode, reply, kind, place)
+
+
+def _decoded(decode: Callable[..., Value], reply: object, kind: type[Value], place: str) -> Value:
+    try:
+        return decode(reply, type=kind)
+    except (msgspec.DecodeError, RecursionError, TypeError):
+        # `from None`: the cause quotes what was found
+        raise CorruptRecord(f"a value under {place} is not ours") from None
+
+
+def converted(reply: object, kind: type[Value], place: str) -> Value:
+    """Any other answer, by schema. Raises `CorruptRecord`."""
+    try:
+        return msgspec.convert(reply, kind)
+    except (msgspec.ValidationError, RecursionError):
+        raise CorruptRecord(f"an answer from {place} is not ours") from None

@@ -1,0 +1,532 @@
+"""What only the ledger in Redis can meet: its time, foreign bytes, forgotten scripts, a server in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from cluster.redis_server import RedisServer
+from tenants.ledger.ask import Ask
+from tenants.ledger.grant import Granted, Refused
+from tenants.ledger.ledger import Adjustment
+from tenants.ledger.redis_calls import WATCHED_KEY, LedgerScripts, prefix_of
+from tenants.ledger.redis_ledger import RedisLedger
+from tenants.ledger.settlement import Settlement
+from tenants.ledger.windows import day_of, month_of
+from tenants.redis_client import connect
+from tenants.redis_script import Call
+from tenants.store import CorruptRecord, StoreUnavailable
+from tenants.terms import MAX_BUDGET, MAX_PER_MIN, Limits, Prices
+from tests.tenants.ledger.builders import NOON_US, PATIENCE_S, Clock, an_ask, progress, settled
+
+EACH_TOKEN_ONE = Prices(input=10**6, output=10**6)
+EVERYTHING = Limits(
+    requests_per_min=600,
+    input_tokens_per_min=60_000,
+    output_tokens_per_min=60_000,
+    max_concurrency=10,
+    budget_day=10**6,
+    budget_month=10**7,
+)
+FULL = {"of_tenant": EVERYTHING, "key_limits": EVERYTHING, "prices": EACH_TOKEN_ONE}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger(redis: Redis, clock: Clock) -> RedisLedger:
+    return RedisLedger(redis, clock, PATIENCE_S)
+
+
+async def fill(ledger: RedisLedger, clock: Clock) -> list[Ask]:
+    """Every kind of key: one request is open, one settled, one reaped."""
+    asks = [an_ask(f"r{number}", **FULL) for number in range(3)]
+    for ask in asks[:2]:
+        await ledger.reserve(ask)
+    await ledger.settle([settled(asks[0])])
+    await ledger.renew([progress(asks[1], 3)])
+    clock.advance(10)
+    await ledger.reap()
+    await ledger.reserve(asks[2])
+    await ledger.adjust(Adjustment(tenant_id="acme", key_id=None, window="day", amount=5))
+    return asks
+
+
+async def contents(redis: Redis) -> dict[bytes, bytes]:
+    """But for the list of the watched, on which a tenant may be for nothing."""
+    return {key: await redis.dump(key) for key in sorted(await redis.keys("headrace:{acme}:*"))}
+
+
+# how it asks
+
+
+async def test_time_is_redis_own_unless_a_clock_is_given(redis: Redis) -> None:
+    ledger = RedisLedger(redis, timeout_s=PATIENCE_S)
+    limits = Limits(requests_per_min=1)
+    assert isinstance(await ledger.reserve(an_ask("r1", limits)), Granted)
+    refused = await ledger.reserve(an_ask("r2", limits))
+    assert isinstance(refused, Refused)
+    assert 0 < refused.retry_after_s <= 60
+    seconds, micros = await redis.time()
+    ((_, ends),) = await redis.zrange(f"{prefix_of('acme')}leases:", 0, -1, withscores=True)
+    assert ends <= seconds * 10**6 + micros + 10**7 < ends + 60 * 10**6
+
+
+async def test_a_decision_is_one_round_trip_and_one_script(ledger: RedisLedger, redis: Redis) -> None:
+    await ledger.load()
+    pipelines: list[int] = []
+
+    async def counted(pipeline: Any, *args: Any, **options: Any) -> Any:
+        pipelines.append(len(pipeline.command_stack))
+        return await execute(pipeline, *args, **options)
+
+    async with redis.pipeline(transaction=False) as pipeline:
+        execute = type(pipeline).execute
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(pipeline), "execute", counted)
+        await ledger.reserve(an_ask(**FULL))
+    assert pipelines == [2]  # the take, and the tenant's place on the reaper's list
+
+
+async def test_a_reserve_rides_in_another_s_pipeline(ledger: RedisLedger, redis: Redis) -> None:
+    async def ask(request_id: str) -> list[object]:
+        async with redis.pipeline(transaction=False) as pipeline:
+            pipeline.set("k", "v", ex=100)
+            ledger.queue_reserve(pipeline, an_ask(request_id, **FULL))
+            ledger.queue_watch(pipeline, "acme")
+            pipeline.get("k")
+            return await pipeline.execute(raise_on_error=False)
+
+    await redis.script_flush()
+    _, reply, _, value = await ask("r1")
+    assert value == b"v"
+    with pytest.raises(StoreUnavailable) as caught:
+        ledger.read_reserve(an_ask(**FULL), reply)
+    assert caught.value.trouble == "refused"
+    (loading,) = asyncio.all_tasks() - {asyncio.current_task()}
+    await loading
+    _, reply, watched, value = await ask("r2")
+    answer = ledger.read_reserve(an_ask("r2", **FULL), reply)
+    assert isinstance(answer, Granted)
+    assert (watched, value, answer.reserved_cost) == (1, b"v", 30)
+    assert await redis.zrange(WATCHED_KEY, 0, -1) == [b"acme"]
+
+
+async def test_forgotten_scripts_are_told_again_and_nothing_is_done_twice(
+    ledger: RedisLedger, redis: Redis, clock: Clock
+) -> None:
+    limits = Limits(requests_per_min=10)
+    asks = [an_ask(f"r{number}", limits) for number in range(3)]
+    await redis.script_flush()
+    await ledger.reserve(asks[0])
+    await redis.script_flush()
+    await ledger.renew([progress(asks[0])])
+    await redis.script_flush()
+    assert await ledger.settle([settled(asks[0]), settled(asks[1])]) == ["applied", "applied"]
+    await ledger.reserve(asks[2])
+    await redis.script_flush()
+    clock.advance(10)
+    assert len(await ledger.reap()) == 1
+    await redis.script_flush()
+    (gauge,) = (await ledger.standing("acme", "tiny", asks[0].scopes)).gauges
+    assert gauge.remaining == 9  # one of the three takes is left: 10 s have drained another
+
+
+async def test_only_what_was_not_run_is_run_again(ledger: RedisLedger, redis: Redis) -> None:
+    """Redis knows `reserve` and not `watch`: the take is not repeated."""
+    await redis.script_flush()
+    await redis.script_load(ledger._scripts._by_name["reserve"].text)
+    answer = await ledger.reserve(an_ask("r1", Limits(requests_per_min=10)))
+    assert isinstance(answer, Granted)
+    (gauge,) = (await ledger.standing("acme", "tiny", an_ask("r", Limits(requests_per_min=10)).scopes)).gauges
+    assert gauge.remaining == 9
+    assert await redis.zrange(WATCHED_KEY, 0, -1) == [b"acme"]
+
+
+# what it keeps
+
+
+async def test_every_key_has_a_time_to_live_and_its_tenant_s_tag(
+    ledger: RedisLedger, redis: Redis, clock: Clock
+) -> None:
+    await fill(ledger, clock)
+    await ledger.reserve(an_ask("purse", prices=EACH_TOKEN_ONE, is_purse=True))
+    names = sorted(await redis.keys("*"))
+    assert [name.decode() for name in names] == [
+        "headrace:{acme}:leases:",
+        "headrace:{acme}:leases:key_1",
+        "headrace:{acme}:money",
+        "headrace:{acme}:open",
+        "headrace:{acme}:output:tiny",
+        "headrace:{acme}:purses",
+        "headrace:{acme}:rates:" + ":tiny",
+        "headrace:{acme}:rates:key_1:tiny",
+        f"headrace:{{acme}}:settled:{NOON_US // 10**6 // 3600}",
+        "headrace:{acme}:usage:2025-11-30",
+        WATCHED_KEY,
+    ]
+    day = 86_400
+    for name in names:
+        assert await redis.ttl(name) in range(3600, 401 * day), name
+    assert await redis.ttl("headrace:{acme}:usage:2025-11-30") > 399 * day
+    assert await redis.ttl(names[8]) > 48 * 3600
+
+
+async def test_a_key_that_lost_its_time_to_live_is_repaired_by_its_next_use(
+    ledger: RedisLedger, redis: Redis, clock: Clock
+) -> None:
+    asks = await fill(ledger, clock)
+    for name in await redis.keys("*"):
+        await redis.persist(name)
+    await ledger.settle([settled(asks[2])])
+    await ledger.reserve(an_ask("r9", **FULL))
+    assert [name for name in await redis.keys("*") if await redis.ttl(name) < 0] == []
+
+
+async def test_a_debt_outlives_the_hour_that_an_empty_rate_is_kept(ledger: RedisLedger, redis: Redis) -> None:
+    ask = an_ask("r1", Limits(output_tokens_per_min=1), max_tokens=1000)
+    await ledger.reserve(ask)
+    await ledger.settle([settled(ask)])
+    ttl_s = await redis.ttl("headrace:{acme}:rates::tiny")
+    assert ttl_s in range(1000 * 60, 1000 * 60 + 3602)
+
+
+async def test_nothing_of_a_settled_request_stays_open(ledger: RedisLedger, redis: Redis) -> None:
+    for ask in (an_ask("r1", **FULL), an_ask("late", **FULL), an_ask("purse", is_purse=True)):
+        if ask.request_id == "late":
+            await ledger.settle([settled(ask, "unserved")])
+        await ledger.reserve(ask)
+        await ledger.settle([settled(ask, "unserved")])
+    for place in ("open", "leases:", "leases:key_1", "purses"):
+        assert not await redis.exists(f"headrace:{{acme}}:{place}"), place
+
+
+async def test_only_windows_that_run_are_kept(ledger: RedisLedger, redis: Redis, clock: Clock) -> None:
+    asks = [an_ask(f"r{number}", **FULL) for number in range(2)]
+    await ledger.reserve(asks[0])
+    clock.advance(12 * 3600)  # into December
+    await ledger.reserve(asks[1])
+    await ledger.settle([settled(asks[0])])
+    fields = sorted(field.decode() for field in await redis.hkeys("headrace:{acme}:money"))
+    day, month = day_of(clock.now_us), month_of(day_of(clock.now_us))
+    assert fields == [f"d{day}/", f"d{day}/key_1", f"m{month}/", f"m{month}/key_1"]
+
+
+async def test_the_largest_terms_are_counted_exactly(ledger: RedisLedger, clock: Clock) -> None:
+    prices = Prices(input=1, output=10**9)
+    limits = Limits(
+        requests_per_min=MAX_PER_MIN,
+        input_tokens_per_min=MAX_PER_MIN,
+        output_tokens_per_min=MAX_PER_MIN,
+        burst_s=3600,
+        budget_day=MAX_BUDGET,
+    )
+    ask = an_ask("r1", limits, prices=prices, prompt_tokens=1, max_tokens=9_007_199)
+    answer = await ledger.reserve(ask)
+    assert isinstance(answer, Granted)
+    left = {gauge.kind: gauge.remaining for gauge in answer.standing.gauges}
+    assert left == {
+        "requests": 10**8 - 1,
+        "input_tokens": 10**8 - 1,
+        "output_tokens": 10**8 - 256,
+        "budget_day": MAX_BUDGET - 9_007_199_001,
+    }
+    clock.now_us += 7
+    await ledger.settle([settled(ask, completion_tokens=9_007_199)])
+    gauges = (await ledger.standing("acme", "tiny", ask.scopes)).gauges
+    left_units = 9_007_199 * 60 * 10**6 - 7 * MAX_PER_MIN
+    assert gauges[2].reset_s == -(-left_units // MAX_PER_MIN) / 10**6
+    assert gauges[3].remaining == MAX_BUDGET - 9_007_199_001
+
+
+# what is not ours
+
+
+FOREIGN = {
+    "a pickle": pickle.dumps({"level": 0}),
+    "nothing": b"",
+    "a number": b"\x07",
+    "a string": b"\xa4evil",
+    "too short an array": b"\x90",
+    "an array of strings": b"\x98" + 8 * b"\xa4evil",
+    "deep nesting": b"\x91" * 3000,
+}
+
+
+@pytest.mark.parametrize("place", ["rates::tiny", "output:tiny", "money", "open", "settled", "usage"])
+async def test_foreign_bytes_are_told_without_their_content_and_nothing_is_taken(
+    ledger: RedisLedger, redis: Redis, clock: Clock, place: str
+) -> None:
+    asks = await fill(ledger, clock)
+    takes = [lambda: ledger.reserve(an_ask("r9", **FULL))]
+    settles = [lambda: ledger.settle([settled(asks[2])])]
+    calls = {
+        "rates::tiny": takes + settles,
+        "output:tiny": takes + settles,
+        "money": takes + settles,
+        "open": [*settles, lambda: ledger.renew([progress(asks[2])])],
+        "settled": [lambda: ledger.settle([settled(asks[0])])],
+        "usage": [*settles, lambda: ledger.usage("acme", "2025-11-30", "2025-11-30")],
+    }[place]
+    for value in FOREIGN.values():
+        await put_everywhere(redis, place, value)
+        before = await contents(redis)
+        for call in calls:
+            with pytest.raises(CorruptRecord) as caught:
+                await call()
+            assert "headrace:" in str(caught.value)
+            assert "evil" not in str(caught.value)
+        assert await contents(redis) == before
+
+
+async def put_everywhere(redis: Redis, place: str, value: bytes) -> None:
+    for name in await redis.keys(f"headrace:{{acme}}:{place}*"):
+        if await redis.type(name) == b"hash":
+            await redis.hset(name, mapping=dict.fromkeys(await redis.hkeys(name), value))
+        else:
+            await redis.set(name, value, ex=100)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["rates::tiny", "output:tiny", "money", "open", "leases:", "leases:key_1", "settled", "usage:2025-11-30"],
+)
+async def test_a_key_of_another_type_is_corrupt_and_nothing_is_taken(
+    ledger: RedisLedger, redis: Redis, clock: Clock, place: str
+) -> None:
+    asks = await fill(ledger, clock)
+    (name, *_) = sorted(await redis.keys(f"headrace:{{acme}}:{place}*"))
+    await redis.delete(name)
+    await redis.rpush(name, "evil")
+    before = await contents(redis)
+    is_of_settling = place.startswith(("settled", "usage"))
+    call = ledger.settle([settled(asks[2])]) if is_of_settling else ledger.reserve(an_ask("r9", **FULL))
+    with pytest.raises(CorruptRecord) as caught:
+        await call
+    assert "evil" not in str(caught.value)
+    assert await contents(redis) == before
+
+
+async def test_an_answer_that_is_none_of_ours_is_corrupt(ledger: RedisLedger) -> None:
+    for reply in (b"", b"\x91\x01", b"x", None, 7, [1], pickle.dumps(1)):
+        with pytest.raises(CorruptRecord):
+            ledger.read_reserve(an_ask(), reply)
+
+
+# the reaper
+
+
+async def test_one_tenant_s_junk_stops_nobody_else_s_reaping(
+    ledger: RedisLedger, redis: Redis, clock: Clock
+) -> None:
+    asks = [an_ask(f"r{name}", tenant_id=name) for name in "abc"]
+    for ask in asks:
+        await ledger.reserve(ask)
+    await redis.hset("headrace:{b}:open", "rb", b"junk")
+    clock.advance(10)
+    assert [one.tenant_id for one in await ledger.reap()] == ["a", "c"]
+    with pytest.raises(CorruptRecord, match=r"headrace:\{b\}:open"):
+        await ledger.reap()
+
+
+async def test_two_reapers_tell_each_orphan_once(ledger: RedisLedger, redis: Redis, clock: Clock) -> None:
+    asks = [an_ask(f"r{number}", tenant_id=f"t{number % 9}") for number in range(60)]
+    for ask in asks:
+        await ledger.reserve(ask)
+    clock.advance(10)
+    other = RedisLedger(redis, clock, PATIENCE_S)
+    told = [one for part in await asyncio.gather(ledger.reap(), other.reap()) for one in part]
+    assert sorted(one.request_id for one in told) == sorted(ask.request_id for ask in asks)
+
+
+async def test_a_lease_that_is_renewed_while_the_reaper_looks_is_not_reaped(
+    ledger: RedisLedger, redis: Redis, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = an_ask("r1", **FULL)
+    await ledger.reserve(ask)
+    clock.advance(10)
+    run, gateway = LedgerScripts.run, RedisLedger(redis, clock, PATIENCE_S)
+
+    async def renew_before_it_settles(scripts: LedgerScripts, calls: Sequence[Call]) -> list[object]:
+        if calls and calls[0].script is scripts._by_name["settle"]:
+            monkeypatch.setattr(LedgerScripts, "run", run)
+            await gateway.renew([progress(ask, 5)])
+        return await run(scripts, calls)
+
+    monkeypatch.setattr(LedgerScripts, "run", renew_before_it_settles)
+    assert await ledger.reap() == []
+    assert await gateway.settle([settled(ask)]) == ["applied"]
+
+
+async def test_more_orphans_than_one_go_takes_are_reaped_in_several(
+    ledger: RedisLedger, clock: Clock
+) -> None:
+    for number in range(250):
+        await ledger.reserve(an_ask(f"r{number}"))
+    clock.advance(10)
+    assert [len(await ledger.reap()) for _ in range(4)] == [100, 100, 50, 0]
+
+
+async def test_a_tenant_that_reserves_while_it_is_looked_after_is_found_again(
+    ledger: RedisLedger, redis: Redis, clock: Clock
+) -> None:
+    """A reaper that took the tenant off the list has already looked when the reserve comes."""
+    await ledger.reserve(an_ask("r1"))
+    await ledger.settle([settled(an_ask("r1"))])
+    scripts = LedgerScripts(redis, clock, PATIENCE_S)
+    assert await scripts.run([scripts.watched(10)]) == [[b"acme"]]
+    assert await scripts.run([scripts.call("ended", "acme", {"most": 10})]) == [[clock.now_us, 0, []]]
+    await ledger.reserve(an_ask("r2"))
+    clock.advance(10)
+    assert [one.request_id for one in await ledger.reap()] == ["r2"]
+
+
+@pytest.mark.parametrize("cut", ["watched", "ended", "settle", "watch"])
+async def test_answers_that_are_not_heard_lose_no_orphan(
+    ledger: RedisLedger, redis: Redis, clock: Clock, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """Redis does what it is asked and the connection breaks."""
+    asks = [an_ask(f"r{number}", tenant_id=f"t{number}") for number in range(3)]
+    for ask in asks:
+        await ledger.reserve(ask)
+    clock.advance(5)
+    await ledger.reserve(an_ask("young", tenant_id="t1"))
+    clock.advance(5)
+    run = LedgerScripts.run
+    is_cut = False
+
+    async def break_off(scripts: LedgerScripts, calls: Sequence[Call]) -> list[object]:
+        nonlocal is_cut
+        answers = await run(scripts, calls)
+        names = [name for name, script in scripts._by_name.items() if calls and calls[0].script is script]
+        if calls and not is_cut and (names or ["watch"]) == [cut]:
+            is_cut = True
+            raise StoreUnavailable("cut off")
+        return answers
+
+    monkeypatch.setattr(LedgerScripts, "run", break_off)
+    told: list[Settlement] = []
+    for _ in range(3):
+        try:
+            told += await ledger.reap()
+        except StoreUnavailable:
+            await ledger.renew([progress(an_ask("young", tenant_id="t1"))])
+            if cut == "watched":  # what it had taken off the list comes back with the tenant's next request
+                for ask in asks:
+                    await ledger.reserve(an_ask(f"{ask.request_id}b", tenant_id=ask.tenant_id))
+    assert is_cut
+    assert sorted(one.request_id for one in told) == ["r0", "r1", "r2"]
+
+
+# a server in trouble
+
+
+@pytest.fixture(scope="module")
+def lone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    home = tmp_path_factory.mktemp("lone")
+    server = RedisServer.start(home, home)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def lone(lone_server: RedisServer) -> AsyncIterator[Redis]:
+    async with Redis.from_url(lone_server.url, protocol=2) as client:
+        await client.flushall()
+        yield client
+
+
+async def all_calls(ledger: RedisLedger) -> dict[str, StoreUnavailable]:
+    """What each method raises; whether it may read is its own matter."""
+    ask = an_ask("r9", **FULL)
+    calls = {
+        "reserve": ledger.reserve(ask),
+        "settle": ledger.settle([settled(ask)]),
+        "renew": ledger.renew([progress(ask)]),
+        "reap": ledger.reap(),
+        "standing": ledger.standing("acme", "tiny", ask.scopes),
+        "adjust": ledger.adjust(Adjustment(tenant_id="acme", key_id=None, window="day", amount=1)),
+        "usage": ledger.usage("acme", "2025-11-30", "2025-11-30"),
+    }
+    raised = {}
+    for name, call in calls.items():
+        try:
+            await call
+        except StoreUnavailable as error:
+            raised[name] = error
+    return raised
+
+
+TROUBLES = {
+    "out of memory": (
+        ["CONFIG SET maxmemory 1"],
+        ["CONFIG SET maxmemory 0"],
+        {"reserve", "settle", "adjust"},
+    ),
+    "a replica": (
+        ["REPLICAOF 127.0.0.1 1"],
+        ["REPLICAOF NO ONE"],
+        {"reserve", "settle", "adjust"},
+    ),
+    "scripts not allowed": (
+        ["ACL SETUSER default -evalsha"],
+        ["ACL SETUSER default +evalsha"],
+        {"reserve", "settle", "renew", "reap", "standing", "adjust"},
+    ),
+    "a command not allowed": (
+        ["ACL SETUSER default -hset"],
+        ["ACL SETUSER default +hset"],
+        {"reserve", "settle", "adjust"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+async def test_a_server_that_refuses_takes_nothing_and_is_well_again_at_once(lone: Redis, name: str) -> None:
+    begin, end, failing = TROUBLES[name]
+    clock = Clock()
+    ledger = RedisLedger(lone, clock, PATIENCE_S)
+    await ledger.reserve(an_ask("r1", **FULL))
+    before = await ledger.standing("acme", "tiny", an_ask(**FULL).scopes)
+    for command in begin:
+        await lone.execute_command(*command.split(" ", 3 if "ACL" in command else -1))
+    try:
+        raised = await all_calls(ledger)
+    finally:
+        for command in end:
+            await lone.execute_command(*command.split(" ", 3 if "ACL" in command else -1))
+    assert raised.keys() >= failing
+    assert {error.trouble for error in raised.values()} == {"refused"}
+    assert not [error for error in raised.values() if isinstance(error, CorruptRecord)]
+    assert await ledger.standing("acme", "tiny", an_ask(**FULL).scopes) == before
+    assert isinstance(await ledger.reserve(an_ask("r2", **FULL)), Granted)
+
+
+async def test_a_silent_server_costs_the_time_of_one_call(lone: Redis, lone_server: RedisServer) -> None:
+    patient, ledger = RedisLedger(lone, Clock(), PATIENCE_S), RedisLedger(lone, Clock(), 0.01)
+    await patient.reserve(an_ask("r1"))
+    os.kill(lone_server.pid, signal.SIGSTOP)
+    try:
+        raised = await all_calls(ledger)
+    finally:
+        os.kill(lone_server.pid, signal.SIGCONT)
+    assert len(raised) == 7
+    assert {error.trouble for error in raised.values()} == {"timeout"}
+    assert isinstance(await patient.reserve(an_ask("r2")), Granted)
+
+
+async def test_without_a_server_every_call_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
+    async with connect(f"unix://{tmp_path_factory.mktemp('no')}/redis.sock") as client:
+        raised = await all_calls(RedisLedger(client))
+        assert len(raised) == 7
+        assert {error.trouble for error in raised.values()} == {"unreachable"}
