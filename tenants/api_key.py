@@ -12,7 +12,10 @@ from typing import Annotated, Literal, NewType
 
 import msgspec
 
-Scope = Literal["inference", "metrics", "admin"]
+from tenants.addresses import parse_network
+from tenants.terms import Limits
+
+Scope = Literal["inference", "metrics", "admin", "admin:read"]
 KeyHash = NewType("KeyHash", str)
 
 _PREFIX = "hr-"
@@ -22,7 +25,7 @@ _CHECKSUM_CHARS = 6
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows of a key: everything but the key."""
+    """What the store knows of a key: everything but the key. Raises ValueError for a network that is none."""
 
     key_id: Annotated[str, msgspec.Meta(pattern=r"^key_[0-9a-f]{16}$")]
     tenant_id: str
@@ -32,6 +35,17 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """The key's last four characters, for people to tell keys apart."""
     created_at: float
     expires_at: float | None = None
+    name: str = ""
+    limits: Limits | None = None
+    """Of this key alone, beside its tenant's."""
+    addresses: tuple[str, ...] = ()
+    """Networks (`10.0.0.0/8`) that it may be used from; empty: from anywhere."""
+    version: int = 1
+    """Grows with each change; its ETag."""
+
+    def __post_init__(self) -> None:
+        for network in self.addresses:
+            parse_network(network)
 
 
 def _checksum(body: str) -> str:

@@ -1,36 +1,29 @@
-"""From a key to who is asking: one short cache before the store, one look-up at a time a key."""
+"""From a key to who is asking: one short cache before the store, one look-up at a time a key.
+
+The look-up is by the key's keyed hash, so how long it takes says nothing of any key.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-import msgspec
-
-from tenants.api_key import ApiKey, Scope, hash_key, is_well_formed
+from tenants.addresses import is_in_any
+from tenants.api_key import hash_key, is_well_formed
 from tenants.auth_cache import AuthCache, Seen
-from tenants.store import Account, StoreUnavailable, TenantStore
-from tenants.tenant import Tenant
+from tenants.record_health import KeyFinder
+from tenants.store import Account, StoreUnavailable
 
 GRACE_S = 60.0
 """For how long a key that was good keeps working while the store does not answer."""
 
 
 class InvalidKey(Exception):
-    """Malformed, unknown, deleted or expired; callers are not told which."""
+    """Malformed, unknown, deleted, expired, or used from elsewhere; callers are not told which."""
 
 
 class DisabledTenant(Exception):
     """The key is good, its tenant is switched off."""
-
-
-class Identity(msgspec.Struct, frozen=True):
-    tenant: Tenant
-    key: ApiKey
-
-    @property
-    def scopes(self) -> tuple[Scope, ...]:
-        return self.key.scopes
 
 
 class Authenticator:
@@ -44,7 +37,7 @@ class Authenticator:
 
     def __init__(
         self,
-        store: TenantStore,
+        store: KeyFinder,
         secret: bytes,
         clock: Callable[[], float],
         ttl_s: float = 0.5,
@@ -59,26 +52,36 @@ class Authenticator:
         self._pending: dict[str, asyncio.Task[Seen | StoreUnavailable]] = {}
         self._on_stale = on_stale
 
-    async def authenticate(self, key: str) -> Identity:
-        """Who `key` belongs to. Raises `InvalidKey`, `DisabledTenant` or `StoreUnavailable`."""
+    async def authenticate(self, key: str, address: str | None) -> Account:
+        """Who `key` belongs to, used from `address` (None: unknown, which no list of addresses holds).
+
+        Raises `InvalidKey`, `DisabledTenant` or `StoreUnavailable`.
+        """
         if not is_well_formed(key):
             raise InvalidKey
-        seen = await self._look_up(hash_key(self._secret, key))
-        if seen.account is None:
+        account = await self._valid(hash_key(self._secret, key))
+        if account.key.addresses and not is_in_any(address, account.key.addresses):
             raise InvalidKey
-        record, tenant = seen.account
-        if record.expires_at is not None and record.expires_at <= self._clock():
+        return _enabled(account)
+
+    async def again(self, account: Account) -> Account:
+        """As it is now: a request's body may have come long after its key. Raises as `authenticate` does."""
+        return _enabled(await self._valid(account.key.key_hash))
+
+    async def _valid(self, key_hash: str) -> Account:
+        account = (await self._look_up(key_hash)).account
+        if account is None:
             raise InvalidKey
-        if tenant.disabled:
-            raise DisabledTenant
-        return Identity(tenant, record)
+        if account.key.expires_at is not None and account.key.expires_at <= self._clock():
+            raise InvalidKey
+        return account
 
     def forget_key(self, key_id: str) -> None:
-        """The key was deleted through this process: it is dead at once."""
+        """The key was changed or deleted through this process: that holds at once."""
         self._forget(lambda account: account.key.key_id == key_id)
 
     def forget_tenant(self, tenant_id: str) -> None:
-        """The tenant was deleted through this process: its keys are dead at once."""
+        """The tenant was changed or deleted through this process: that holds at once."""
         self._forget(lambda account: account.tenant.tenant_id == tenant_id)
 
     def _forget(self, matches: Callable[[Account], bool]) -> None:
@@ -119,3 +122,9 @@ class Authenticator:
         finally:
             if self._pending.get(key_hash) is me:
                 del self._pending[key_hash]
+
+
+def _enabled(account: Account) -> Account:
+    if account.tenant.disabled:
+        raise DisabledTenant
+    return account

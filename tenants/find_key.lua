@@ -1,15 +1,20 @@
--- KEYS: tenants, keys. ARGV: key hash.
--- Returns {} if the key or its tenant is not there, {key} if the key names no tenant, {key, tenant}.
-local key = redis.call('HGET', KEYS[2], ARGV[1])
-if not key then
+-- KEYS: epoch, key ids by hash, keys, tenants, tiers. ARGV: key hash.
+-- Returns false if the record is lost, {} for an unknown key, else {key, tenant, tier}; '' for what is not there.
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return false
+end
+local id = redis.call('HGET', KEYS[2], ARGV[1])
+if not id then
   return {}
 end
-local parsed, value = pcall(cjson.decode, key)
-if not parsed or type(value) ~= 'table' or type(value.tenant_id) ~= 'string' then
-  return { key }
+
+local function named(json, field)
+  local parsed, value = pcall(cjson.decode, json)
+  local name = parsed and type(value) == 'table' and value[field]
+  return type(name) == 'string' and name or ''
 end
-local tenant = redis.call('HGET', KEYS[1], value.tenant_id)
-if not tenant then
-  return {}
-end
-return { key, tenant }
+
+local key = redis.call('HGET', KEYS[3], id) or ''
+local tenant = redis.call('HGET', KEYS[4], named(key, 'tenant_id')) or ''
+local tier = redis.call('HGET', KEYS[5], named(tenant, 'tier')) or ''
+return { key, tenant, tier }

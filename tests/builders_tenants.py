@@ -6,9 +6,15 @@ from typing import Any
 import msgspec
 
 from tenants.api_key import ApiKey, hash_key, new_key
-from tenants.tenant import Tenant
+from tenants.audit import Actor
+from tenants.store import Account
+from tenants.tenant import Tenant, terms_of
+from tenants.terms import Terms
+from tenants.tier import BUILT_IN, Tier
 
 SECRET = b"a secret for tests"
+BY = Actor("admin", "key_00000000000000ff")
+"""Who makes the changes of tests."""
 
 
 @dataclass
@@ -22,6 +28,10 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+def a_tier(name: str = "gold", **terms: Any) -> Tier:
+    return Tier(name=name, terms=Terms(**terms))
 
 
 def a_tenant(tenant_id: str = "acme", **fields: Any) -> Tenant:
@@ -39,6 +49,13 @@ def a_key(number: int = 1, **fields: Any) -> ApiKey:
         "created_at": float(number),
     }
     return ApiKey(**plain | fields)
+
+
+def an_account(key: ApiKey | None = None, tenant: Tenant | None = None) -> Account:
+    """With the terms of a built-in tier."""
+    tenant = tenant or a_tenant()
+    tier = next(tier for tier in BUILT_IN if tier.name == tenant.tier)
+    return Account(key or a_key(), tenant, terms_of(tier, tenant.overrides))
 
 
 def a_real_key(number: int = 1, **fields: Any) -> tuple[str, ApiKey]:

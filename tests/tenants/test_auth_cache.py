@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenants.auth_cache import AuthCache, Seen
-from tenants.store import Account
-from tests.builders_tenants import a_key, a_tenant
+from tests.builders_tenants import a_key, a_tenant, an_account
 
-FOUND = Seen(Account(a_key(), a_tenant()), at=0.0)
+FOUND = Seen(an_account(), at=0.0)
 UNKNOWN = Seen(None, at=0.0)
 
 
@@ -42,7 +41,7 @@ def test_a_flood_of_unknown_keys_evicts_no_found_one() -> None:
 def test_dropping_takes_the_matching_found_keys() -> None:
     cache = AuthCache(max_entries=4)
     cache.put("a", FOUND)
-    cache.put("b", Seen(Account(a_key(2), a_tenant("other")), at=0.0))
+    cache.put("b", Seen(an_account(a_key(2), a_tenant("other")), at=0.0))
     cache.put("c", UNKNOWN)
     cache.drop(lambda account: account.tenant.tenant_id == "other")
     assert [cache.get(name) for name in "abc"] == [FOUND, None, UNKNOWN]

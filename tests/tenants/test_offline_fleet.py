@@ -1,0 +1,183 @@
+"""Who lives, in memory and in Redis; and the watch, which asks in the background whether the record does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from redis.asyncio import Redis
+
+from tenants.breaker import MAX_CALL_S, PROBE_EVERY_S, Breaker
+from tenants.offline.fleet import GATEWAY_TTL_S, Beat, Fleet, MemoryFleet
+from tenants.offline.redis_fleet import GATEWAYS_KEY, RedisFleet
+from tenants.offline.watch import Watch
+from tenants.redis_client import connect
+from tenants.reseed import EPOCH_KEY
+from tenants.store import StoreUnavailable, Trouble
+from tests.builders_tenants import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def fleet(request: pytest.FixtureRequest, clock: FakeClock, redis: Redis) -> Fleet:
+    if request.param == "memory":
+        return MemoryFleet(clock)
+    await redis.set(EPOCH_KEY, "1")
+    return RedisFleet(redis, clock)
+
+
+class TestFleet:
+    async def test_counts_those_that_were_heard_lately(self, fleet: Fleet, clock: FakeClock) -> None:
+        assert await fleet.beat("g1") == Beat(1, True)
+        assert await fleet.beat("g2") == Beat(2, True)
+        clock.advance(GATEWAY_TTL_S - 1)
+        assert await fleet.beat("g1") == Beat(2, True)
+        clock.advance(1)
+        assert await fleet.beat("g1") == Beat(1, True)
+
+    async def test_one_that_leaves_is_gone_at_once(self, fleet: Fleet) -> None:
+        await fleet.beat("g1")
+        await fleet.beat("g2")
+        await fleet.leave("g1")
+        await fleet.leave("never was")
+        assert await fleet.beat("g2") == Beat(1, True)
+
+
+class TestRedisFleet:
+    async def test_takes_the_time_from_redis(self, redis: Redis) -> None:
+        fleet = RedisFleet(redis)
+        assert (await fleet.beat("g1")).num_gateways == 1
+        assert (await fleet.beat("g2")).num_gateways == 2
+
+    async def test_sees_that_the_epoch_is_missing(self, redis: Redis) -> None:
+        assert await RedisFleet(redis).beat("g1") == Beat(1, False)
+
+    async def test_its_key_ends_with_the_last_gateway(self, redis: Redis) -> None:
+        await RedisFleet(redis).beat("g1")
+        assert 0 < await redis.pttl(GATEWAYS_KEY) <= GATEWAY_TTL_S * 1000
+
+    async def test_junk_in_its_place_is_replaced(self, redis: Redis) -> None:
+        await redis.set(GATEWAYS_KEY, "junk")
+        assert (await RedisFleet(redis).beat("g1")).num_gateways == 1
+
+    async def test_a_forgotten_script_is_told_again(self, redis: Redis) -> None:
+        fleet = RedisFleet(redis)
+        await fleet.beat("g1")
+        await redis.script_flush()
+        assert (await fleet.beat("g1")).num_gateways == 1
+
+    async def test_nobody_there_is_unreachable(self) -> None:
+        client = connect("unix:///nowhere/redis.sock")
+        with pytest.raises(StoreUnavailable) as caught:
+            await RedisFleet(client).beat("g1")
+        assert caught.value.trouble == "unreachable"
+        await client.aclose()
+
+
+class FakeFleet:
+    """Answers as it is told."""
+
+    def __init__(self) -> None:
+        self.answer: Beat | Trouble = Beat(1, True)
+        self.num_left = 0
+
+    async def beat(self, gateway_id: str) -> Beat:
+        if isinstance(self.answer, str):
+            raise StoreUnavailable("away", self.answer)
+        return self.answer
+
+    async def leave(self, gateway_id: str) -> None:
+        self.num_left += 1
+        if isinstance(self.answer, str):
+            raise StoreUnavailable("away", self.answer)
+
+
+class Eye:
+    """A watch with all that it needs; time passes between its ticks."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.fleet = FakeFleet()
+        self.breaker = Breaker()
+        self.num_reseeds = 0
+        self.reseeding: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.watch = Watch(self.breaker, self.fleet, "g1", clock, self._reseed)
+
+    async def tick(self, answer: Beat | Trouble) -> Trouble | None:
+        self.clock.advance(PROBE_EVERY_S)
+        self.fleet.answer = answer
+        await self.watch.tick()
+        await asyncio.sleep(0)
+        return self.breaker.trouble
+
+    async def _reseed(self) -> None:
+        self.num_reseeds += 1
+        await asyncio.shield(self.reseeding)
+
+
+@pytest.fixture
+async def eye(clock: FakeClock) -> AsyncIterator[Eye]:
+    eye = Eye(clock)
+    yield eye
+    with suppress(asyncio.InvalidStateError):
+        eye.reseeding.set_result(None)
+    await eye.watch.close()
+
+
+class TestWatch:
+    @pytest.mark.parametrize("trouble", ["unreachable", "timeout", "refused"])
+    async def test_opens_the_breaker_though_nobody_asks_and_closes_it_at_the_first_beat(
+        self, eye: Eye, trouble: Trouble
+    ) -> None:
+        assert await eye.tick(trouble) == trouble
+        assert await eye.tick(trouble) == trouble
+        assert await eye.tick(Beat(1, True)) is None
+
+    async def test_a_record_that_is_back_is_asked_within_one_tick(self, eye: Eye) -> None:
+        eye.breaker.failed("timeout", eye.clock())
+        assert await eye.tick(Beat(1, True)) is None
+        assert PROBE_EVERY_S + MAX_CALL_S <= 5
+
+    async def test_an_empty_record_is_written_anew_once_and_not_asked_meanwhile(self, eye: Eye) -> None:
+        for _ in range(3):
+            assert await eye.tick(Beat(1, False)) == "empty"
+        assert eye.num_reseeds == 1
+        assert await eye.tick(Beat(1, True)) is None
+
+    async def test_one_that_is_still_empty_is_written_again(self, eye: Eye) -> None:
+        await eye.tick(Beat(1, False))
+        eye.reseeding.set_exception(StoreUnavailable("away again"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await eye.tick(Beat(1, False))
+        assert eye.num_reseeds == 2
+
+    async def test_keeps_the_number_of_gateways_through_an_outage(self, eye: Eye) -> None:
+        await eye.tick(Beat(4, True))
+        await eye.tick("timeout")
+        assert eye.watch.num_gateways == 4
+
+    async def test_an_empty_record_does_not_know_the_number(self, eye: Eye) -> None:
+        await eye.tick(Beat(4, True))
+        await eye.tick(Beat(1, False))
+        assert eye.watch.num_gateways == 4
+
+    async def test_right_after_an_outage_the_others_may_not_have_beaten_yet(self, eye: Eye) -> None:
+        await eye.tick(Beat(4, True))
+        await eye.tick("timeout")
+        await eye.tick(Beat(1, True))
+        assert eye.watch.num_gateways == 4
+        for _ in range(round(GATEWAY_TTL_S / PROBE_EVERY_S)):
+            await eye.tick(Beat(2, True))
+        assert eye.watch.num_gateways == 2
+
+    async def test_leaves_at_its_end_whether_or_not_it_is_heard(self, eye: Eye) -> None:
+        eye.fleet.answer = "unreachable"
+        await eye.watch.close()
+        assert eye.fleet.num_left == 1
