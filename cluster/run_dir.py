@@ -13,7 +13,7 @@ import shutil
 import stat
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -96,23 +96,34 @@ class RunDir:
     def add_target(self, metrics_address: str, labels: dict[str, str]) -> None:
         """Puts one process into `targets.json`, in Prometheus' file_sd format, under a lock, atomically.
 
-        Processes that have died are taken out: who replaces them comes by here. On a node where no
-        launcher runs, this makes the directory.
+        Processes that have died are moved to `gone.json`: who replaces them comes by here. On a node where
+        no launcher runs, this makes the directory.
         """
         self._make()
         path = self.path / "targets.json"
         with open(self.path / "targets.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            targets = json.loads(path.read_text()) if path.exists() else []
+            targets = _read_targets(path)
             alive = [one for one in targets if psutil.pid_exists(int(one["labels"]["pid"]))]
-            alive.append({"targets": [metrics_address], "labels": {**labels, "pid": str(os.getpid())}})
-            fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps(alive, indent=1))
-            fresh.replace(path)
+            if gone := [one for one in targets if one not in alive]:
+                _write_targets(self.path / "gone.json", _read_targets(self.path / "gone.json") + gone)
+            mine = {"targets": [metrics_address], "labels": {**labels, "pid": str(os.getpid())}}
+            _write_targets(path, [*alive, mine])
 
     def release(self) -> None:
         if self._lock is not None:
             self._lock.close()
+
+
+def _read_targets(path: Path) -> list[dict[str, Any]]:
+    targets: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    return targets
+
+
+def _write_targets(path: Path, targets: list[dict[str, Any]]) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(targets, indent=1))
+    fresh.replace(path)
 
 
 def _make_private(path: Path) -> None:

@@ -177,7 +177,7 @@ def test_no_target_is_lost_when_many_come_at_once(claim: Callable) -> None:
     ]
 
 
-def test_targets_of_the_dead_are_taken_out_by_whoever_comes_next(tmp_path: Path) -> None:
+def test_targets_of_the_dead_are_taken_out_and_remembered_by_whoever_comes_next(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as dead:
         dead.wait()
     gone = {"targets": ["127.0.0.1:1"], "labels": {"process": "replica", "pid": str(dead.pid)}}
@@ -185,6 +185,7 @@ def test_targets_of_the_dead_are_taken_out_by_whoever_comes_next(tmp_path: Path)
     RunDir(tmp_path).add_target("127.0.0.1:2", {"process": "replica"})
     (left,) = json.loads((tmp_path / "targets.json").read_text())
     assert left["targets"] == ["127.0.0.1:2"]
+    assert json.loads((tmp_path / "gone.json").read_text()) == [gone]
 
 
 def test_a_node_s_directory_is_private_and_the_same_for_all_clusters_on_it(tmp_path: Path) -> None:

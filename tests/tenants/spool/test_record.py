@@ -1,0 +1,168 @@
+"""All spools as one record: each request once, day by day; and what an empty ledger is rebuilt from."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from tenants.ledger.redis_ledger import RedisLedger
+from tenants.ledger.settlement import Settlement
+from tenants.spool.line import encode
+from tenants.spool.rebuild import rebuild
+from tenants.spool.record import Record
+from tenants.store import StoreUnavailable
+from tests.builders_spool import DAY_S, NOON, TroubledLedger, a_settlement, spooled, sums
+
+
+def ids(base: Path, *more: Path) -> list[str]:
+    return [one.request_id for one in Record(base, *more).settlements()]
+
+
+async def test_spools_are_merged_by_day_and_by_when_requests_ended(tmp_path: Path) -> None:
+    await spooled(tmp_path, "g1", *(a_settlement(number, ended_at=NOON + number) for number in (0, 2, 4)))
+    await spooled(tmp_path, "g2", *(a_settlement(number, ended_at=NOON + number) for number in (1, 3)))
+    await spooled(tmp_path, "g3", a_settlement(5, ended_at=NOON - 5), at=NOON + DAY_S)
+    assert ids(tmp_path) == [f"r{number}" for number in range(6)]
+
+
+async def test_the_gateway_s_own_line_counts_whichever_came_first(tmp_path: Path) -> None:
+    reaped = a_settlement(1, outcome="reaped", completion_tokens=3, gateway_id="dead")
+    own = a_settlement(1, completion_tokens=9, gateway_id="dead")
+    for place, (first, second) in enumerate([(reaped, own), (own, reaped)]):
+        base = tmp_path / str(place)
+        await spooled(base, "a", first)
+        await spooled(base, "b", second, a_settlement(2))
+        found = list(Record(base).settlements())
+        assert [(one.request_id, one.completion_tokens) for one in found] == [("r1", 9), ("r2", 7)]
+
+
+async def test_what_was_reaped_twice_counts_once_and_ids_of_tenants_are_their_own(tmp_path: Path) -> None:
+    reaped = a_settlement(1, outcome="reaped")
+    other = a_settlement(1, tenant_id="other")
+    await spooled(tmp_path, "g1", reaped)
+    await spooled(tmp_path, "g2", reaped, other)
+    found = list(Record(tmp_path).settlements())
+    assert sorted((one.tenant_id, one.outcome) for one in found) == [
+        ("acme", "reaped"),
+        ("other", "finished"),
+    ]
+
+
+async def test_damage_is_told_once_and_a_torn_tail_never(tmp_path: Path) -> None:
+    folder = await spooled(tmp_path, "g1", *map(a_settlement, range(3)), a_settlement(9, outcome="reaped"))
+    segment = folder / "2026-11-30.jsonl"
+    segment.write_bytes(segment.read_bytes().replace(b'"r1"', b'"rx"') + b'{"crc32":"')
+    told: list[str] = []
+    found = [one.request_id for one in Record(tmp_path, on_corrupt=told.append).settlements()]
+    assert found == ["r0", "r2", "r9"]
+    assert len(told) == 1
+
+
+async def test_an_earlier_day_that_ends_in_half_a_line_is_damaged(tmp_path: Path) -> None:
+    folder = await spooled(tmp_path, "g1", a_settlement(1), a_settlement(2))
+    segment = folder / "2026-11-30.jsonl"
+    segment.with_stem("2026-12-01").write_bytes(encode(a_settlement(3)))
+    segment.write_bytes(segment.read_bytes()[:-9])
+    told: list[str] = []
+    found = [one.request_id for one in Record(tmp_path, on_corrupt=told.append).settlements()]
+    assert found == ["r1", "r3"]
+    assert len(told) == 1
+
+
+async def test_several_machines_make_one_record(tmp_path: Path) -> None:
+    await spooled(tmp_path / "a", "g1", a_settlement(1, ended_at=NOON + 1))
+    await spooled(tmp_path / "b", "g2", a_settlement(2, ended_at=NOON))
+    assert ids(tmp_path / "a", tmp_path / "b") == ["r2", "r1"]
+    assert ids(tmp_path / "none") == []
+
+
+async def test_memory_does_not_grow_with_the_record(tmp_path: Path) -> None:
+    folder = await spooled(tmp_path, "g1", a_settlement(0))
+    peaks = []
+    for count in (500, 4_000):
+        (folder / "2026-11-30.jsonl").write_bytes(b"".join(encode(a_settlement(one)) for one in range(count)))
+        tracemalloc.start()
+        assert sum(1 for _ in Record(tmp_path).settlements()) == count
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+SETTLEMENTS = st.builds(
+    a_settlement,
+    number=st.integers(0, 20),
+    started_at=st.just(NOON - 1),
+    outcome=st.sampled_from(["finished", "left", "failed", "reaped"]),
+    gateway_id=st.just("dead"),
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.lists(SETTLEMENTS, max_size=8, unique_by=lambda one: (one.request_id, one.outcome == "reaped"))
+    )
+)
+async def test_however_lines_are_spread_each_request_counts_once(
+    tmp_path_factory: pytest.TempPathFactory, written: list[list[Settlement]]
+) -> None:
+    base, own = tmp_path_factory.mktemp("spools"), set()
+    for number, settlements in enumerate(written):
+        kept = [one for one in settlements if one.outcome == "reaped" or one.request_id not in own]
+        own |= {one.request_id for one in kept if one.outcome != "reaped"}
+        folder = base / f"g{number}"
+        folder.mkdir()
+        (folder / "2026-11-30.jsonl").write_bytes(b"".join(map(encode, kept)))
+    found = list(Record(base).settlements())
+    everybody = {one.request_id for settlements in written for one in settlements}
+    assert sorted(one.request_id for one in found) == sorted(everybody)
+    assert {one.request_id for one in found if one.outcome != "reaped"} == own
+
+
+class TestRebuild:
+    async def test_an_empty_ledger_gets_all_of_the_month_whatever_was_applied_before(
+        self, tmp_path: Path
+    ) -> None:
+        begun = [NOON - days * DAY_S for days in range(40)]
+        await spooled(tmp_path, "g1", *(a_settlement(one, started_at=at) for one, at in enumerate(begun)))
+        await spooled(tmp_path, "g2", a_settlement(3, started_at=begun[3], outcome="reaped", cost=1000))
+        ledger, progress = TroubledLedger(), list[int]()
+        assert await rebuild(tmp_path, ledger, NOON, progress.append) == 30
+        assert set(ledger.told) == {f"r{number}" for number in range(30)}
+        assert progress == [30]
+        assert (await sums(ledger, day="2026-11-27")).cost == 3
+
+    async def test_beginning_again_charges_nothing_twice(self, tmp_path: Path) -> None:
+        await spooled(
+            tmp_path, "g1", *(a_settlement(one, started_at=NOON - 20 * DAY_S) for one in range(600))
+        )
+        ledger = TroubledLedger()
+        settle, calls = ledger.settle, list[int]()
+
+        async def fails_in_the_middle(settlements):  # type: ignore[no-untyped-def]
+            calls.append(len(settlements))
+            if len(calls) == 2:
+                raise StoreUnavailable
+            return await settle(settlements)
+
+        ledger.settle = fails_in_the_middle  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable):
+            await rebuild(tmp_path, ledger, NOON)
+        assert await rebuild(tmp_path, ledger, NOON) == 600
+        assert (await sums(ledger, day="2026-11-10")).requests == 600
+
+    async def test_an_empty_redis_is_rebuilt_beside_a_gateway_that_settles(
+        self, tmp_path: Path, redis: Redis
+    ) -> None:
+        ledger = RedisLedger(redis, lambda: round(NOON * 10**6))
+        await spooled(tmp_path, "dead", *(a_settlement(one) for one in range(10)))
+        await spooled(tmp_path, "g1", a_settlement(3, outcome="reaped", cost=99), a_settlement(10))
+        await ledger.settle([a_settlement(one) for one in (4, 10)])
+        assert await rebuild(tmp_path, ledger, NOON) == 11
+        assert await rebuild(tmp_path, ledger, NOON) == 11
+        assert (await sums(ledger)).cost == sum(range(11))
