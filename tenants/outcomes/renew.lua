@@ -1,0 +1,3 @@
+-- KEYS[1] the record; ARGV: owner, lease in ms. Returns 0 if it is not the owner's (any more).
+if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
