@@ -24,6 +24,20 @@ COMMANDS = {
     "rollout": Entry(
         "cluster.rollout.command:rollout", "Replace the replicas of a running cluster by a new version."
     ),
+    "tier": Entry("cluster.admin_cli.tier_command:tier", "Tiers: rates, budgets, prices."),
+    "tenant": Entry("cluster.admin_cli.tenant_command:tenant", "Tenants: who is served, on which terms."),
+    "key": Entry("cluster.admin_cli.key_command:key", "Keys: make, change, rotate, end."),
+    "limits": Entry(
+        "cluster.admin_cli.limits_command:limits", "What a tenant may take and has left; top up."
+    ),
+    "usage": Entry("cluster.admin_cli.usage_command:usage", "What tenants used and what it cost."),
+    "ledger": Entry(
+        "cluster.ledger_cli.command:ledger", "The books: prove that everything agrees with them."
+    ),
+    "audit": Entry("cluster.admin_cli.audit_command:audit", "Who changed what."),
+    "apply": Entry(
+        "cluster.admin_cli.apply_command:apply", "Bring tiers, tenants and keys to what a file says."
+    ),
     "bench": Entry("loadtest.bench_command:bench", "Measure one part alone, such as the engine."),
     "load": Entry("loadtest.load_command:load", "Measure a running server under load."),
 }

@@ -6,20 +6,22 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster.admin_cli.failures import CannotRun, Refused
+from cluster.admin_cli.session import INTERRUPTED, connected, json_option, key_file_option, url_option
 from cluster.key_file import read_key
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cluster.admin_cli.client import AdminClient
+
 _POLL_S = 0.5
-_CALL_TIMEOUT_S = 10.0
 _PATIENCE_S = 30.0
 """A gateway that was asked may end; another one answers within this time."""
-
-
-class _CannotRun(Exception):
-    """Nobody to ask, or refused before anything began; one line."""
 
 
 @click.command()
@@ -30,15 +32,9 @@ class _CannotRun(Exception):
     type=click.Path(path_type=Path),
     help='JSONL that each new replica must pass: {"prompt": …, "text": …} or token_ids.',
 )
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The cluster.")
-@click.option(
-    "--key-file",
-    type=click.Path(path_type=Path),
-    default=Path(".headrace/admin.key"),
-    show_default=True,
-    help="File with a key of scope admin.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The rollout as the last line of stdout.")
+@url_option
+@key_file_option
+@json_option
 @click.option("--wait/--no-wait", "waits", default=True, show_default=True, help="Until it is over.")
 def rollout(
     model: str | None,
@@ -63,14 +59,16 @@ def rollout(
     if not model and not revision:
         raise click.UsageError("give --model, --revision or both")
     body = {"model": _absolute(model), "revision": revision, "golden": _golden(golden)}
+    given = {name: value for name, value in body.items() if value}
     try:
-        shown = _run(url, read_key(key_file), {name: given for name, given in body.items() if given}, waits)
-    except _CannotRun as error:
+        with connected(url, read_key(key_file), as_json) as session:
+            shown = _run(session.client, given, waits)
+    except (Refused, CannotRun) as error:
         click.echo(f"headrace rollout: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         click.echo("headrace rollout: not waited for any more; the rollout goes on", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     if as_json:
         click.echo(json.dumps(shown))
     if shown["state"] == "failed":
@@ -93,36 +91,23 @@ def _golden(path: Path | None) -> list[dict[str, Any]]:
         raise click.BadParameter(str(error), param_hint="--golden") from None
 
 
-def _run(url: str, key: str, body: dict[str, Any], waits: bool) -> dict[str, Any]:
-    """The rollout as it was last seen. Raises `_CannotRun`."""
-    import httpx
+def _run(client: AdminClient, body: dict[str, Any], waits: bool) -> dict[str, Any]:
+    """The rollout as it was last seen. Raises `Refused` or `CannotRun`."""
     from rich.console import Console
 
     from cluster.output import waiting_for
 
     console = Console(stderr=True, highlight=False)
-    try:
-        client = httpx.Client(
-            base_url=url.rstrip("/").removesuffix("/v1"),
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=_CALL_TIMEOUT_S,
-            trust_env=False,
-        )
-        with client:
-            shown = _answer(client.post("/admin/v1/rollouts", json=body))
-            console.print(f"rollout {shown['rollout_id']}")
-            if waits:
-                with waiting_for(console, "rolling out"):
-                    shown = _follow(client, console, shown)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise _CannotRun(f"nothing answers at {url} ({type(error).__name__})") from None
+    shown = client.create("/rollouts", body)
+    console.print(f"rollout {shown['rollout_id']}")
+    if waits:
+        with waiting_for(console, "rolling out"):
+            shown = _follow(client, console, shown)
     _conclude(console, shown)
     return shown
 
 
-def _follow(client: Any, console: Any, shown: dict[str, Any]) -> dict[str, Any]:
-    import httpx
-
+def _follow(client: AdminClient, console: Console, shown: dict[str, Any]) -> dict[str, Any]:
     num_told, last_heard = 0, time.monotonic()
     while True:
         for step in shown["steps"][num_told:]:
@@ -133,28 +118,13 @@ def _follow(client: Any, console: Any, shown: dict[str, Any]) -> dict[str, Any]:
             return shown
         time.sleep(_POLL_S)
         try:
-            answer = client.get(f"/admin/v1/rollouts/{shown['rollout_id']}")
-        except httpx.HTTPError:
-            answer = None
-        if answer is not None and answer.status_code < 500:
-            shown, last_heard = _answer(answer), time.monotonic()
-        elif time.monotonic() - last_heard > _PATIENCE_S:
-            raise _CannotRun("the cluster does not answer any more; the rollout may go on")
+            shown, last_heard = client.get(f"/rollouts/{shown['rollout_id']}"), time.monotonic()
+        except CannotRun:
+            if time.monotonic() - last_heard > _PATIENCE_S:
+                raise CannotRun("the cluster does not answer any more; the rollout may go on") from None
 
 
-def _answer(answer: Any) -> dict[str, Any]:
-    """Raises `_CannotRun` with the server's own words."""
-    try:
-        told = answer.json()
-        if answer.status_code < 300 and isinstance(told["steps"], list):
-            return dict(told)
-        message = str(told["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        message = f"what answers is no headrace cluster ({answer.status_code})"
-    raise _CannotRun(message)
-
-
-def _conclude(console: Any, shown: dict[str, Any]) -> None:
+def _conclude(console: Console, shown: dict[str, Any]) -> None:
     if shown["state"] == "done":
         console.print(f"done: {shown['num_updated']} replica(s) of the new version serve")
     elif shown["state"] == "failed":

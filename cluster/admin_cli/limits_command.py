@@ -1,0 +1,70 @@
+"""`headrace limits`: what a tenant may take, how it stands, and more budget for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cluster.admin_cli.session import ID, Session, asks_the_cluster
+
+
+@click.command()
+@click.argument("tenant_id", type=ID)
+@click.option(
+    "--key", "key_id", type=ID, help="With the own limits of this key; to adjust: this key's budget."
+)
+@click.option(
+    "--top-up",
+    "amount",
+    type=click.IntRange(1),
+    metavar="MICRO",
+    help="Add micro-units to the running --window.",
+)
+@click.option("--reset", is_flag=True, help="Make all of the budget of the running --window available again.")
+@click.option("--window", type=click.Choice(["day", "month"]), help="Of --top-up and --reset; in UTC.")
+@asks_the_cluster
+def limits(
+    session: Session, tenant_id: str, key_id: str | None, amount: int | None, reset: bool, window: str | None
+) -> None:
+    """A tenant's limits as they stand; with --top-up or --reset, after that.
+
+    Money is given in micro-units (1 unit = 1000000); tables show both. Two top-ups add up.
+
+    \b
+    Examples:
+      headrace limits acme
+      headrace limits acme --top-up 2500000 --window day
+      headrace limits acme --reset --window month
+    """
+    if amount is not None and reset:
+        raise click.UsageError("give --top-up or --reset, not both")
+    if (amount is not None or reset) != (window is not None):
+        raise click.UsageError("--window goes with --top-up or --reset, and these need it")
+    body = {"window": window} if key_id is None else {"window": window, "key_id": key_id}
+    path = f"/limits/{tenant_id}"
+    if amount is not None:
+        told = session.client.create(f"{path}/top-up", {**body, "amount": amount})
+    elif reset:
+        told = session.client.create(f"{path}/reset", body)
+    else:
+        told = session.client.get(path, key_id=key_id)
+    session.show(told, lambda: _print(told))
+
+
+def _print(told: dict[str, Any]) -> None:
+    from cluster.admin_cli.tables import print_fields, print_rows, shown_field
+
+    print_fields({"tenant": told["tenant_id"], "model": told["model"], **told["terms"]})
+    rows = [
+        (
+            limit["kind"],
+            limit["key_id"] or "",
+            shown_field(limit["kind"], limit["limit"]),
+            shown_field(limit["kind"], limit["remaining"]),
+            f"{limit['reset_s']:.0f} s",
+            "used up soon" if limit["soft"] else "",
+        )
+        for limit in told["limits"]
+    ]
+    print_rows(("limit", "of key", "at most", "left", "whole again in", ""), rows)
