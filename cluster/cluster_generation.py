@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from cluster.api.errors import ApiError, no_capacity
+from cluster.api.errors import ApiError, no_capacity, tenant_disabled
 from cluster.dispatcher import Dispatcher
 from cluster.generation import TextDelta, Usage
 from cluster.link import LinkDown, LinksClosed, ReplicaLeft
 from cluster.links import Links
+from cluster.reservation import Reservation
 from cluster.routed_request import RoutedRequest
+from cluster.running import Run
 from cluster.sibling_text import SiblingText
 from cluster.token_inbox import TokenInbox
 from engine.prefix_stats import PrefixStats
 from engine.request import RequestOutput, Timing
+from tenants.ledger.settlement import Outcome
 
 FAILED_STEP = "engine_error"
 """Error code of requests that ended with a failed step: another replica may do better."""
@@ -44,8 +47,13 @@ class ClusterGeneration:
         inbox: TokenInbox,
         texts: list[SiblingText],
         observer: Observer,
+        reservation: Reservation,
+        run: Run,
     ) -> None:
         self._links = links
+        self._reservation = reservation
+        self._run = run
+        run.on_ended = request.wake.set
         self._dispatcher = dispatcher
         self._request = request
         self._inboxes = [inbox]
@@ -61,6 +69,8 @@ class ClusterGeneration:
         self._lookup: PrefixStats | None = None
         self.timing: Timing | None = None
         self.replica_id = inbox.replica_id
+        self.max_tokens, self.standing = reservation.max_tokens, reservation.standing
+        reservation.runs(lambda: self.usage)
 
     @property
     def usage(self) -> Usage:
@@ -71,14 +81,19 @@ class ClusterGeneration:
         while self._num_running:
             yield self._delta(await self._next_output())
 
-    async def abort(self) -> None:
+    def end(self, outcome: Outcome) -> None:
         self._dispatcher.release(self._request)
-        for inbox in self._inboxes:
-            self._links.abort(inbox)
+        if self._num_running:
+            for inbox in self._inboxes:
+                self._links.abort(inbox)
+        self._reservation.settle(outcome, self.usage)
+        self._run.leave()
 
     async def _next_output(self) -> RequestOutput:
         while True:
             self._request.wake.clear()
+            if self._run.is_ended:
+                raise tenant_disabled()
             for inbox in tuple(self._inboxes):
                 try:
                     output = inbox.take()

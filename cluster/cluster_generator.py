@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from cluster.admission import Admitted, Lookup
 from cluster.api.errors import no_capacity
 from cluster.cluster_generation import ClusterGeneration, Observer
@@ -16,16 +18,18 @@ from cluster.index.prefix_index import INDEX_EVERY
 from cluster.link import Hello
 from cluster.links import Links
 from cluster.prompt_chains import PromptChains
+from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
 from cluster.routed_request import RoutedRequest
+from cluster.running import Running
 from cluster.sibling_text import SiblingText
-from tenants.tenant import Tenant, cache_salt
+from tenants.tenant import cache_salt
 
 LONG_PROMPT_TOKENS = 4096
 """Hashing more than that would hold the event loop for longer than a millisecond."""
 
 
 class Admits(Protocol):
-    async def admit(self, tenant: Tenant, lookups: Sequence[Lookup]) -> Admitted: ...
+    async def admit(self, request: GenerationRequest, lookups: Sequence[Lookup]) -> Admitted: ...
 
 
 class ClusterGenerator:
@@ -40,6 +44,8 @@ class ClusterGenerator:
         secret: bytes,
         hasher: Executor,
         observer: Observer,
+        running: Running,
+        public: PublicPrefixes = NO_PREFIXES,
     ) -> None:
         self._links = links
         self._dispatcher = dispatcher
@@ -48,6 +54,8 @@ class ClusterGenerator:
         self._secret = secret
         self._hasher = hasher
         self._observer = observer
+        self._running = running
+        self._public = public
         self.is_admitting = True
 
     def stop_admitting(self) -> None:
@@ -57,17 +65,33 @@ class ClusterGenerator:
     async def start(self, request: GenerationRequest) -> ClusterGeneration:
         if not self.is_admitting:
             raise no_capacity("This gateway is ending; try again.")
-        chains = PromptChains(request.prompt_token_ids, cache_salt(self._secret, request.tenant.tenant_id))
+        salt = cache_salt(self._secret, request.account.tenant.tenant_id)
+        chains = PromptChains(request.prompt_token_ids, salt, self._public)
         hellos = self._links.hellos()
         if len(request.prompt_token_ids) <= LONG_PROMPT_TOKENS:
             chains.prepare(hellos)
         else:
             await asyncio.get_running_loop().run_in_executor(self._hasher, chains.prepare, hellos)
-        admitted = await self._admission.admit(request.tenant, _lookups(chains, hellos))
-        routed = RoutedRequest(request, chains, admitted.claims)
-        inbox = await self._dispatcher.submit(routed, n=request.n)
+        reservation, claims = await self._admission.admit(request, _lookups(chains, hellos))
+        routed = RoutedRequest(_within(request, reservation.max_tokens), chains, claims)
+        run = self._running.entered(request.account.tenant)
+        try:
+            inbox = await self._dispatcher.submit(routed, n=request.n)
+        except BaseException:
+            reservation.settle("unserved")
+            run.leave()
+            raise
         texts = [SiblingText(sibling, self._token_bytes, request.stop) for sibling in range(request.n)]
-        return ClusterGeneration(self._links, self._dispatcher, routed, inbox, texts, self._observer)
+        return ClusterGeneration(
+            self._links, self._dispatcher, routed, inbox, texts, self._observer, reservation, run
+        )
+
+
+def _within(request: GenerationRequest, max_tokens: int) -> GenerationRequest:
+    """As the budget pays for it."""
+    if max_tokens == request.sampling.max_tokens:
+        return request
+    return replace(request, sampling=replace(request.sampling, max_tokens=max_tokens))
 
 
 def _lookups(chains: PromptChains, hellos: Sequence[Hello]) -> list[Lookup]:

@@ -190,6 +190,7 @@ class Dispatcher:
             sampling=request.asked.sampling,
             hash_root=chain.root,
             block_hashes=chain.block_hashes,
+            branch=chain.branch,
             output_token_ids=output_token_ids,
             attempt=attempt,
             sibling=sibling,

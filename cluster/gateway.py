@@ -20,12 +20,13 @@ from fastapi import FastAPI
 from prometheus_client import start_http_server
 from ray import serve
 
-from cluster.admission import Admission
+from cluster.admission import Admission, Who
 from cluster.api.app import build_app
 from cluster.api.services import Services
 from cluster.cluster_generator import ClusterGenerator
 from cluster.dispatcher import Dispatcher
 from cluster.edge import READINESS
+from cluster.gateway_record import GatewayRecord
 from cluster.index.prefix_index import IndexUnavailable
 from cluster.index.redis_index import RedisPrefixIndex
 from cluster.leaving import on_sigterm
@@ -34,6 +35,7 @@ from cluster.links import COALESCE_S, Links
 from cluster.logs import set_up_logging
 from cluster.policies import routing_policy
 from cluster.pools import ReplicaPools
+from cluster.public_prefixes import PublicPrefixes
 from cluster.rollout.store import RedisRollouts
 from cluster.serve_pool import ServePool, deployed_pools
 from cluster.settings import root_secret
@@ -42,8 +44,10 @@ from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
 from engine.loading.source import resolve_model
 from tenants.auth import Authenticator
+from tenants.outcomes.guarded_outcomes import GuardedOutcomes
+from tenants.outcomes.redis_outcomes import RedisOutcomes
+from tenants.record_health import GuardedKeys
 from tenants.redis_client import connect
-from tenants.store_redis import RedisTenantStore
 
 POLL_S = 0.05
 LAST_WORDS_S = 1.0
@@ -54,7 +58,7 @@ UNTIL_PROXY_KNOWS_S = 2.0
 
 @serve.ingress()
 class Gateway:
-    """One HTTP gateway. Owns its links, its Redis client and its telemetry."""
+    """One HTTP gateway. Owns its links, its Redis client, its record and its telemetry."""
 
     async def __init__(self, spec_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         spec = ClusterSpec.from_json(spec_json)
@@ -73,13 +77,19 @@ class Gateway:
             on_timing=self._telemetry.observe_timing,
             on_lost=self._telemetry.count_lost_link,
         )
-        self._services = await self._build_services(spec)
+        secret = root_secret(spec.settings.state_dir)
+        self._record = GatewayRecord(
+            self._redis, spec.settings, self._gateway_id, secret, self._telemetry.tenants
+        )
+        self._record.register(self._telemetry.registry)
+        self._services = await self._build_services(spec, secret)
         self._pools = ReplicaPools(
             deployed_pools,
             lambda pool_id, listener: ServePool(pool_id, self._gateway_id, listener),
             self._links.set_replicas,
         )
         self._following = asyncio.ensure_future(self._pools.follow())
+        self._record.start()
         on_sigterm(asyncio.get_running_loop(), partial(self._leave, spec.settings.drain_limit_s))
         self._announcing = asyncio.ensure_future(self._announce(spec))
         gc.freeze()
@@ -87,13 +97,12 @@ class Gateway:
     def __serve_build_asgi_app__(self) -> FastAPI:
         return build_app(self._services)
 
-    async def _build_services(self, spec: ClusterSpec) -> Services:
+    async def _build_services(self, spec: ClusterSpec, secret: bytes) -> Services:
         """With the text rules of the version that serves: the files of the first one may be gone by now."""
-        secret = root_secret(spec.settings.state_dir)
         rollouts = RedisRollouts(self._redis, spec.cluster_id, secret)
         source = resolve_model(await rollouts.serving_model() or spec.settings.model)
         tokenizer, template = source.tokenizer(), source.chat_template()
-        store = RedisTenantStore(self._redis)
+        record = self._record
         tokenizer_pool = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         rng = Random(secrets.randbits(64))
         telemetry = self._telemetry
@@ -106,17 +115,36 @@ class Gateway:
                 time.monotonic,
                 telemetry.count_poisonous,
             ),
-            Admission(self._redis, self._index, telemetry.count_degraded_admission, telemetry.count_lookup),
+            Admission(
+                self._redis,
+                record.ledger,
+                self._index,
+                record.standby.health,
+                record.standby,
+                record.books,
+                Who(self._gateway_id, spec.served_name, time.time),
+                telemetry.tenants,
+                telemetry.count_lookup,
+            ),
             tokenizer.token_bytes,
             secret,
             tokenizer_pool,
             telemetry,
+            record.running,
+            PublicPrefixes(spec.public_prefixes),
         )
         return Services(
             generator=self._generator,
-            authenticator=Authenticator(store, secret, time.time, on_stale=self._telemetry.count_stale_key),
-            store=store,
+            authenticator=Authenticator(
+                GuardedKeys(record.store, record.standby.health),
+                secret,
+                time.time,
+                on_stale=telemetry.count_stale_key,
+            ),
+            store=record.store,
+            ledger=record.ledger,
             rollouts=rollouts,
+            outcomes=GuardedOutcomes(RedisOutcomes(self._redis), record.standby.health),
             secret=secret,
             tokenizer=tokenizer,
             chat_template=ChatTemplate(template, tokenizer) if template else None,
@@ -125,7 +153,7 @@ class Gateway:
             max_model_len=lambda: spec.engine.config.max_model_len,
             max_num_seqs=spec.engine.config.max_num_seqs,
             ready=self._is_ready,
-            telemetry=self._telemetry,
+            telemetry=telemetry,
             clock=time.monotonic,
             wall_clock=time.time,
             tokenizer_pool=tokenizer_pool,
@@ -163,6 +191,7 @@ class Gateway:
         num_left = self._telemetry.num_in_flight
         await self._links.close()
         await self._until_idle(LAST_WORDS_S)
+        await self._record.close()
         return num_left
 
     async def _until_idle(self, limit_s: float) -> None:

@@ -13,17 +13,20 @@ import msgspec
 
 from engine.prefix_stats import PrefixStats
 from engine.request import FinishReason, SamplingParams, Timing, TokenLogprobs
-from tenants.tenant import Tenant
+from tenants.ledger.grant import Standing
+from tenants.ledger.settlement import Outcome
+from tenants.store import Account
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request, in tokens. `deadline` is on the gateway's monotonic clock, in seconds.
 
-    `n` answers are made to the one prompt: siblings 0 … n − 1.
+    `n` answers are made to the one prompt: siblings 0 … n − 1. `sampling.max_tokens` is what context and
+    terms allow; what the budget pays for may be less.
     """
 
     request_id: str
-    tenant: Tenant
+    account: Account
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     n: int = 1
@@ -72,6 +75,14 @@ class Generation(Protocol):
     def replica_id(self) -> str: ...
 
     @property
+    def max_tokens(self) -> int:
+        """Of each answer, as admitted."""
+
+    @property
+    def standing(self) -> Standing:
+        """The tenant's limits, as they stood when this was admitted."""
+
+    @property
     def usage(self) -> Usage:
         """So far; final once the last delta was read."""
 
@@ -82,8 +93,8 @@ class Generation(Protocol):
     def deltas(self) -> AsyncIterator[TextDelta]:
         """Ends once each sibling had its delta with a finish reason, or raises `ApiError`. Read it once."""
 
-    async def abort(self) -> None:
-        """The client has left: stop making tokens. Safe at any time, any number of times."""
+    def end(self, outcome: Outcome) -> None:
+        """Stops what still makes tokens and settles what was taken. Once counts; safe at any time."""
 
 
 class Generator(Protocol):

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
+
+from cluster.jsonl_file import read_jsonl
 
 MAX_GOLDEN_PROMPTS = 64
 _TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -20,10 +23,28 @@ _Text = Annotated[str, Field(min_length=1, max_length=4096)]
 _TokenIds = Annotated[list[_TokenId], Field(min_length=1, max_length=4096)]
 
 
+_ONE_OF_EACH: JsonDict = {
+    "oneOf": [
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+        {"required": ["prompt_token_ids"], "properties": {"prompt_token_ids": {"type": "array"}}},
+    ],
+    "not": {
+        "required": ["text", "token_ids"],
+        "properties": {"text": {"type": "string"}, "token_ids": {"type": "array"}},
+    },
+}
+
+
 class GoldenPrompt(BaseModel):
     """One prompt and, if known, how its answer begins. Text is plain: it makes no control token."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        json_schema_extra=_ONE_OF_EACH,
+    )
 
     prompt: _Text | None = None
     prompt_token_ids: _TokenIds | None = None
@@ -79,25 +100,7 @@ def _departure_from_text(expected: bytes, pieces: Sequence[bytes]) -> int | None
 
 def read_golden(path: Path) -> tuple[GoldenPrompt, ...]:
     """The prompts in `path`. Raises ValueError: one line that names file, line and field."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    prompts = tuple(
-        _parse(f"{path} line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()
-    )
+    prompts = tuple(prompt for _, prompt in read_jsonl(path, GoldenPrompt))
     if not 1 <= len(prompts) <= MAX_GOLDEN_PROMPTS:
         raise ValueError(f"{path} holds {len(prompts)} prompts; 1 to {MAX_GOLDEN_PROMPTS} are allowed")
     return prompts
-
-
-def _parse(place: str, line: bytes) -> GoldenPrompt:
-    try:
-        return GoldenPrompt.model_validate_json(line)
-    except ValidationError as error:
-        raise ValueError(f"{place}: {_first(error.errors(include_url=False, include_input=False))}") from None
-
-
-def _first(problems: Sequence[Any]) -> str:
-    place = ".".join(str(part) for part in problems[0]["loc"])
-    return f"{place}: {problems[0]['msg']}" if place else str(problems[0]["msg"])

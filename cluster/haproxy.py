@@ -1,6 +1,7 @@
 """Stands in for the HAProxy binary: mends the configuration that Ray writes, then becomes HAProxy.
 
-Two faults are mended. Statistics and metrics are bound to every address; they belong on loopback.
+Three faults are mended. Statistics and metrics are bound to every address; they belong on loopback.
+`x-forwarded-for` is what a client says; it is to be where the client is, for keys may be bound to addresses.
 And with `option splice-request` HAProxy does not see a client that leaves before the answer begins,
 when its body came in a packet of its own (as from every Python client): generation would run to its end.
 
@@ -17,10 +18,14 @@ from pathlib import Path
 _OPEN_BIND = re.compile(r"(?m)^((?:frontend prometheus|listen stats)\n\s*bind )\*?:(\d+)")
 """Of these two only: the front port is open to all where the operator asked for it."""
 _SPLICE_REQUEST = re.compile(r"(?m)^\s*option splice-request\n")
+_FORWARDED = "http-request set-header x-forwarded-for %[src]"
+_FRONT = re.compile(rf"(?m)^(frontend http_frontend\n(\s*)bind .*\n)(?!\s*{re.escape(_FORWARDED)})")
 
 
 def mend(config: str) -> str:
-    return _SPLICE_REQUEST.sub("", _OPEN_BIND.sub(r"\g<1>127.0.0.1:\2", config))
+    config = _OPEN_BIND.sub(r"\g<1>127.0.0.1:\2", config)
+    config = _FRONT.sub(rf"\g<1>\g<2>{_FORWARDED}\n", config)
+    return _SPLICE_REQUEST.sub("", config)
 
 
 def main(binary: str, *arguments: str) -> None:

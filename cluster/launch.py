@@ -19,6 +19,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from cluster.gateway_record import SPOOLS
 from cluster.golden import GoldenPrompt
 from cluster.greeting import front_address, greet
 from cluster.output import own_console, send_output_to, waiting_for
@@ -29,6 +30,7 @@ from cluster.preflight import (
     check_state_dir,
     open_golden,
     open_model,
+    open_public_prefixes,
     plan_engine,
 )
 from cluster.ray_session import RaySession
@@ -47,7 +49,9 @@ from cluster.start_watch import StartWatch, answers
 from cluster.supervisor import ASKS_TO_STOP, adopt_orphans, sweep_descendants
 from engine.loading.source import ModelSource
 from tenants.bootstrap import BootstrapError, KeyFiles, ensure_demo
+from tenants.ledger.redis_ledger import RedisLedger
 from tenants.redis_client import connect
+from tenants.spool.rebuild import rebuild
 from tenants.store import StoreUnavailable
 from tenants.store_redis import RedisTenantStore
 
@@ -101,6 +105,7 @@ class Launcher:
             send_output_to(self._run_dir.path / "launch.log")
             root_secret(settings.state_dir)
             golden, rules = open_golden(settings), text_rules(source)
+            public_prefixes = open_public_prefixes(settings, source)
             detail(f"{source.served_name}, {plan.dtype}, context {plan.config.max_model_len}")
         if plan.warning:
             self._warn(plan.warning)
@@ -108,7 +113,7 @@ class Launcher:
         with self.stages.stage("Redis") as detail:
             redis_url = self._open_redis()
             detail("started" if self._redis else "joined")
-        spec = self._spec(source, plan, golden, redis_url, num_nodes)
+        spec = self._spec(source, plan, golden, public_prefixes, redis_url, num_nodes)
         with self.stages.stage("Ray"):
             self._ray.start(self._run_dir)
             self._deploy(spec)
@@ -157,6 +162,7 @@ class Launcher:
         source: ModelSource,
         engine: EnginePlan,
         golden: tuple[GoldenPrompt, ...],
+        public_prefixes: tuple[tuple[int, ...], ...],
         redis_url: str,
         num_nodes: int,
     ) -> ClusterSpec:
@@ -173,6 +179,7 @@ class Launcher:
             num_nodes=num_nodes,
             revision=source.config.revision,
             golden=golden,
+            public_prefixes=public_prefixes,
         )
 
     def _join_ray(self) -> int:
@@ -249,8 +256,13 @@ class Launcher:
 
 async def _seed_record(redis_url: str, state_dir: Path) -> KeyFiles:
     client = connect(redis_url)
+
+    async def spent_this_month() -> None:
+        await rebuild(state_dir / SPOOLS, RedisLedger(client), time.time())
+
     try:
-        return await ensure_demo(RedisTenantStore(client), root_secret(state_dir), state_dir, time.time())
+        store, secret = RedisTenantStore(client), root_secret(state_dir)
+        return await ensure_demo(store, secret, state_dir, time.time(), spent_this_month)
     finally:
         await client.aclose()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from cluster.golden import GoldenPrompt, read_golden
+from cluster.public_prefix_file import read_public_prefixes
 from cluster.settings import ServeSettings
 from cluster.spec import EnginePlan
 from cluster.stages import StartError
@@ -135,6 +136,18 @@ def open_golden(settings: ServeSettings) -> tuple[GoldenPrompt, ...]:
         return read_golden(settings.golden) if settings.golden is not None else ()
     except ValueError as error:
         raise StartError(f"--golden {error}", "mend the file, or leave --golden away") from None
+
+
+def open_public_prefixes(settings: ServeSettings, source: ModelSource) -> tuple[tuple[int, ...], ...]:
+    """The public prefixes that were given, in tokens; none is fine. Raises `StartError`."""
+    if settings.public_prefix is None:
+        return ()
+    tokenizer, template = source.tokenizer(), source.chat_template()
+    chat_template = ChatTemplate(template, tokenizer) if template is not None else None
+    try:
+        return read_public_prefixes(settings.public_prefix, tokenizer, chat_template, BLOCK_SIZE)
+    except ValueError as error:
+        raise StartError(f"--public-prefix {error}", "mend the file, or leave --public-prefix away") from None
 
 
 def check_state_dir(path: Path) -> None:

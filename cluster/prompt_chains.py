@@ -6,13 +6,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cluster.link import Hello
-from engine.block_hash import BlockHash, hash_blocks, tenant_root
+from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
+from engine.block_chain import Branch
+from engine.block_hash import BlockHash, branch_root, hash_blocks, public_root, tenant_root
 
 
 class Chain(NamedTuple):
     root: BlockHash
-    """Of the revision and the tenant."""
+    """Of the revision and the tenant; of a prompt that begins with a public prefix, of the revision alone."""
     block_hashes: tuple[BlockHash, ...]
+    branch: Branch | None = None
+    """Where the public prefix ends and the tenant's own blocks begin."""
 
 
 class PromptChains:
@@ -21,19 +25,34 @@ class PromptChains:
     Hashing takes about 2 µs a block: off the event loop for long prompts.
     """
 
-    def __init__(self, prompt_token_ids: tuple[int, ...], salt: bytes) -> None:
+    def __init__(
+        self, prompt_token_ids: tuple[int, ...], salt: bytes, public: PublicPrefixes = NO_PREFIXES
+    ) -> None:
         self._prompt_token_ids = prompt_token_ids
         self._salt = salt
+        self._public = public
         self._chains: dict[bytes, Chain] = {}
 
     def of(self, hello: Hello) -> Chain:
         chain = self._chains.get(hello.hash_root)
         if chain is None:
-            root = tenant_root(hello.hash_root, self._salt)
-            chain = Chain(root, hash_blocks(root, self._prompt_token_ids, hello.block_size))
+            num_public = self._public.num_blocks(self._prompt_token_ids, hello.block_size)
+            chain = self._branched(hello, num_public) if num_public else self._own(hello)
             self._chains[hello.hash_root] = chain
         return chain
 
     def prepare(self, hellos: Iterable[Hello]) -> None:
         for hello in hellos:
             self.of(hello)
+
+    def _own(self, hello: Hello) -> Chain:
+        root = tenant_root(hello.hash_root, self._salt)
+        return Chain(root, hash_blocks(root, self._prompt_token_ids, hello.block_size))
+
+    def _branched(self, hello: Hello, num_public: int) -> Chain:
+        """One chain, so that the prefix index knows both parts under one root."""
+        root, end = public_root(hello.hash_root), num_public * hello.block_size
+        public = hash_blocks(root, self._prompt_token_ids[:end], hello.block_size)
+        branch = Branch(num_public, branch_root(public[-1], self._salt))
+        own = hash_blocks(branch.root, self._prompt_token_ids[end:], hello.block_size)
+        return Chain(root, public + own, branch)

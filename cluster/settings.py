@@ -1,6 +1,6 @@
-"""Everything that `headrace serve` can be told: one model for flags, environment and tests.
+"""Everything that `headrace serve` can be told: one model for flags, environment, file and tests.
 
-Order: command line, then `HEADRACE_*`, then the default written here.
+Order: command line, then `HEADRACE_*`, then the file of `--config`, then the default written here.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from cluster.routing import Routing
 from engine.faults import parse_faults
@@ -79,8 +80,14 @@ class ServeSettings(BaseSettings):
         le=3600,
         description="how long a leaving replica or gateway may finish its answers before they move or end",
     )
+    spool_days: int = Field(
+        90, ge=2, le=3660, description="for how long the lines of settled requests are kept on disk"
+    )
     golden: Path | None = Field(
         None, description="JSONL of prompts, and how their answers begin, that each replica must pass first"
+    )
+    public_prefix: Path | None = Field(
+        None, description="JSONL of beginnings of prompts whose cached blocks all tenants share"
     )
     log_level: LogLevel = Field("info", description="what goes to the log files")
     fault: str | None = Field(None, description="steps that fail on purpose, for tests: raise@3,nan@5:0")
@@ -128,6 +135,11 @@ class ServeSettings(BaseSettings):
                 f"max_num_seqs ({self.max_num_seqs}): every running request decodes in every step"
             )
         return self
+
+
+def merged_settings(flags: Mapping[str, Any], file: Mapping[str, Any]) -> ServeSettings:
+    """In the order above. Raises pydantic's `ValidationError`."""
+    return ServeSettings(**{**file, **EnvSettingsSource(ServeSettings)(), **flags})
 
 
 def root_secret(state_dir: Path) -> bytes:

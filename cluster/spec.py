@@ -45,6 +45,8 @@ class ClusterSpec(BaseModel):
     """Of the model that the launcher saw; a replica that finds other files refuses to load them."""
     golden: tuple[GoldenPrompt, ...] = ()
     """Each replica answers these before it serves; without any, the built-in one."""
+    public_prefixes: tuple[tuple[int, ...], ...] = ()
+    """In tokens, each of a block at least: their blocks are shared by all tenants."""
 
     @property
     def reports_id(self) -> str:

@@ -21,6 +21,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cluster.generation import Usage
+from cluster.tenant_metrics import TenantMetrics
 from engine.counters import EngineCounters
 from engine.prefix_stats import MISS_REASONS
 from engine.request import Timing
@@ -67,9 +68,6 @@ class Telemetry:
         self._discarded_tokens = self._counter(
             "discarded_tokens", "Tokens that an engine made and that are in no answer"
         )
-        self._degraded_admissions = self._counter(
-            "degraded_admissions", "Requests admitted while Redis could not be asked"
-        )
         self._stale_keys = self._counter(
             "stale_keys", "Requests let in by a key looked up before Redis went away"
         )
@@ -83,6 +81,7 @@ class Telemetry:
             "poisonous_requests", "Requests refused because their replicas were lost again and again"
         )
         self._steering = _Steering(self._counter, self.registry)
+        self.tenants = TenantMetrics(self._counter, self.registry, self._tenant)
         self._requests = self._counter("requests", "HTTP requests by status and route", "code", "route")
 
     @property
@@ -120,9 +119,6 @@ class Telemetry:
 
     def count_discarded(self, num_tokens: int) -> None:
         self._discarded_tokens.inc(num_tokens)
-
-    def count_degraded_admission(self) -> None:
-        self._degraded_admissions.inc()
 
     def count_stale_key(self) -> None:
         self._stale_keys.inc()

@@ -59,10 +59,7 @@ class BlockAllocator:
         is_resumed = bool(state.request.output_token_ids)
         if self._is_caching and not is_resumed:  # a resumed request was counted where it began
             state.prefix_lookup = self.cache.look_up(
-                state.request.hash_root,
-                state.chain,
-                num_hits=len(state.block_table),
-                num_tokens=state.num_prompt_tokens,
+                state.chain, num_hits=len(state.block_table), num_tokens=state.num_prompt_tokens
             )
 
     def num_outstanding(self, state: RequestState) -> int:

@@ -7,6 +7,10 @@ soon as one field does.
 The bytes that are hashed: for each field the length of its tag (4 bytes), the tag, the length of its
 value (8 bytes), the value. Integers are little-endian, text is UTF-8, token ids are int32. As every
 part stands behind its length, the bytes can be read back in one way only: no two meanings share a key.
+
+A prefix that the operator made public is hashed from `public_root`, the same for all tenants, under a tag
+of its own, so that no salt leads there. The first block behind it is hashed from `branch_root` in place
+of its parent: from there on the chain is its tenant's own.
 """
 
 from __future__ import annotations
@@ -47,6 +51,16 @@ def model_root(model: ModelConfig, *, kv_dtype: str, adapter: str = "") -> Block
 def tenant_root(root: bytes, salt: bytes) -> BlockHash:
     """The root that a tenant's chains start from. `salt` is the server's HMAC, never the client's word."""
     return _digest([("model_root", root), ("salt", salt)])
+
+
+def public_root(root: bytes) -> BlockHash:
+    """The root that all tenants' chains start from whose prompts begin with a public prefix."""
+    return _digest([("model_root", root), ("public", b"")])
+
+
+def branch_root(last_public: bytes, salt: bytes) -> BlockHash:
+    """What a tenant's chain goes on from behind the public block of that hash. `salt` as in `tenant_root`."""
+    return _digest([("public_block", last_public), ("salt", salt)])
 
 
 def pack_token_ids(token_ids: Sequence[int]) -> bytes:

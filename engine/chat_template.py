@@ -65,15 +65,21 @@ class ChatTemplate:
         self._guard = _Guard(tuple(self._control_tokens))
         self._literal_of = {i: literal for literal, i in self._control_tokens.items()}
 
-    def encode(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+    def encode(
+        self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True
+    ) -> tuple[int, ...]:
         """Token ids of the conversation, up to where the assistant's next turn begins.
+
+        Without `add_generation_prompt` up to the end of the last message, if the template can tell.
 
         Time is linear in the messages' length. Raises TemplateError with the template's own words if
         it refuses them (`raise_exception`), fails, or writes more than `MAX_RENDERED_CHARACTERS`.
         """
         texts = [text for m in messages for text in (m.role, m.content, m.name or "")]
         sentinel = _absent_noncharacter([self._source, *texts])
-        rendered = self._render([self._guarded(message, sentinel) for message in messages])
+        rendered = self._render(
+            [self._guarded(message, sentinel) for message in messages], add_generation_prompt
+        )
         ids: list[int] = []
         for piece in self._guard.split(rendered):
             control_id = self._control_tokens.get(piece)
@@ -92,12 +98,12 @@ class ChatTemplate:
             fields["name"] = self._guard.broken(message.name, sentinel)
         return fields
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         pieces, length = [], 0
         try:
             for piece in self._template.generate(
                 messages=messages,
-                add_generation_prompt=True,
+                add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
                 bos_token=self._literal(self._tokenizer.bos_token_id),

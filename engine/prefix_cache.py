@@ -15,7 +15,7 @@ from engine.prefix_stats import PrefixStats
 class PrefixCache:
     """Owns the names of blocks. Who holds a block, and when it is reused, is the pool's affair.
 
-    A name is believed only with what it stands for: hit and twin have the same parent and the same
+    A name is believed only with what it stands for: hit and twin have the same parent, kin and
     token ids, so two contents that share a hash cost a miss and never give one the KV of the other.
 
     Holdings are prefix-closed: a cached block's parent is cached, too. That holds because a request
@@ -48,10 +48,10 @@ class PrefixCache:
     def _num_cacheable(self, num_tokens: int) -> int:
         return (num_tokens - 1) // self._block_size
 
-    def look_up(self, root: bytes, chain: BlockChain, *, num_hits: int, num_tokens: int) -> PrefixStats:
+    def look_up(self, chain: BlockChain, *, num_hits: int, num_tokens: int) -> PrefixStats:
         """Explains and counts a prompt of `num_tokens` that found its first `num_hits` blocks cached."""
         blocks = list(islice(chain, self._num_cacheable(num_tokens)))
-        lookup = self._history.explain(root, blocks, num_hits=num_hits, num_tokens=num_tokens)
+        lookup = self._history.explain(blocks, num_hits=num_hits, num_tokens=num_tokens)
         self.stats += lookup
         return lookup
 

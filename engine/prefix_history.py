@@ -6,8 +6,8 @@ Explains only. What is served depends on `PrefixCache` alone.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 from engine.block_chain import NamedBlock
 from engine.block_hash import BlockHash
@@ -35,7 +35,7 @@ class PrefixHistory:
     Memory: about 0.7 KiB a cached block and ghost, 8 MiB at most for what was seen. All operations are
     O(1), but `explain`, which is O(blocks of the prompt), and `dropped`, which is O(ghosts behind).
 
-    Nothing is ever compared with a block of another root, so no tenant is told about another.
+    Blocks are only ever compared with their kin, so no tenant is told about another.
     """
 
     def __init__(self, block_size: int, num_blocks: int, *, max_ghosts: int | None = None) -> None:
@@ -45,7 +45,10 @@ class PrefixHistory:
         self._known: dict[BlockHash, NamedBlock] = {}  # cached blocks and ghosts
         self._ghosts: OrderedDict[BlockHash, None] = OrderedDict()  # the longest evicted first
         self._children: dict[bytes, dict[BlockHash, None]] = {}
-        """By parent hash, or root: the known blocks behind it, the latest used last."""
+        """By kin: the known blocks hashed from it, the latest used last."""
+        self._branched: dict[bytes, dict[BlockHash, None]] = {}
+        """By parent hash: the known blocks behind it that are not its kin. Each tenant's own kin: they are
+        known here to be children, and compared with none."""
         self._seen = SeenHashes(min(SEEN_PER_BLOCK * num_blocks, MAX_SEEN))
 
     # --- what happens to blocks --------------------------------------------------------------
@@ -53,7 +56,8 @@ class PrefixHistory:
     def cached(self, block: NamedBlock) -> None:
         self._remove(block.block_hash)
         self._known[block.block_hash] = block
-        self._children.setdefault(block.parent, {})[block.block_hash] = None
+        for siblings, key in self._families(block):
+            siblings.setdefault(key, {})[block.block_hash] = None
         self._seen.add(block.block_hash)
 
     def evicted(self, block: NamedBlock) -> None:
@@ -75,27 +79,32 @@ class PrefixHistory:
         if block is None:
             return
         self._ghosts.pop(block_hash, None)
-        siblings = self._children[block.parent]
-        del siblings[block_hash]
-        if not siblings:
-            del self._children[block.parent]
+        for siblings, key in self._families(block):
+            del siblings[key][block_hash]
+            if not siblings[key]:
+                del siblings[key]
+
+    def _families(self, block: NamedBlock) -> Iterator[tuple[dict[bytes, dict[BlockHash, None]], bytes]]:
+        """Where the block is listed, and under what."""
+        yield self._children, block.kin
+        if block.kin != block.parent:
+            yield self._branched, block.parent
 
     def clear(self) -> None:
         """As at the start."""
         self._known.clear()
         self._ghosts.clear()
         self._children.clear()
+        self._branched.clear()
         self._seen.clear()
 
     def children(self, block_hash: BlockHash) -> Iterable[BlockHash]:
         """The known blocks behind it."""
-        return self._children.get(block_hash, ())
+        return chain(self._children.get(block_hash, ()), self._branched.get(block_hash, ()))
 
     # --- what a lookup is told ---------------------------------------------------------------
 
-    def explain(
-        self, root: bytes, blocks: Sequence[NamedBlock], *, num_hits: int, num_tokens: int
-    ) -> PrefixStats:
+    def explain(self, blocks: Sequence[NamedBlock], *, num_hits: int, num_tokens: int) -> PrefixStats:
         """What became of the `num_tokens` of a prompt.
 
         `blocks` are those that could be cached, of which the first `num_hits` were.
@@ -103,8 +112,7 @@ class PrefixHistory:
         self._use(blocks[:num_hits])
         num_known = self._num_known(blocks, num_hits)
         new = blocks[num_known:]
-        parent = blocks[num_known - 1].block_hash if num_known else root
-        diverged_at = self._diverged_at(parent, new[0]) if new else None
+        diverged_at = self._diverged_at(new[0]) if new else None
         num_new_tokens = len(new) * self._block_size
         return PrefixStats(
             hit_tokens=num_hits * self._block_size,
@@ -117,7 +125,7 @@ class PrefixHistory:
 
     def _use(self, hits: Iterable[NamedBlock]) -> None:
         for block in hits:
-            siblings = self._children[block.parent]
+            siblings = self._children[block.kin]
             siblings[block.block_hash] = siblings.pop(block.block_hash)
 
     def _num_known(self, blocks: Sequence[NamedBlock], at_least: int) -> int:
@@ -128,12 +136,12 @@ class PrefixHistory:
                 return count
         return at_least
 
-    def _diverged_at(self, parent: bytes, block: NamedBlock) -> int | None:
-        """Where in the prompt `block` leaves the known way behind `parent` that it shares most with.
+    def _diverged_at(self, block: NamedBlock) -> int | None:
+        """Where in the prompt `block` leaves the known way that it shares most with.
 
-        None if nothing known comes behind `parent`, or the prompt shares no token at all.
+        None if none of its kin is known, or the prompt shares no token at all.
         """
-        latest = islice(reversed(self._children.get(parent, {})), MAX_COMPARED)
+        latest = islice(reversed(self._children.get(block.kin, {})), MAX_COMPARED)
         shared = [_num_shared_tokens(self._known[other].token_ids, block.token_ids) for other in latest]
         if not shared:
             return None
@@ -148,9 +156,13 @@ class PrefixHistory:
             raise IntegrityError(f"{len(self._ghosts)} ghosts are more than {self._max_ghosts}")
         if self._known.keys() != names | self._ghosts.keys():
             raise IntegrityError("the known blocks are not the cached ones and the ghosts")
-        children = self._children
-        lost = [name for name, block in self._known.items() if name not in children.get(block.parent, ())]
-        if lost or sum(map(len, children.values())) != len(self._known):
+        listed = [
+            (name, siblings.get(key, ()))
+            for name, block in self._known.items()
+            for siblings, key in self._families(block)
+        ]
+        num_listed = sum(map(len, chain(self._children.values(), self._branched.values())))
+        if num_listed != len(listed) or any(name not in siblings for name, siblings in listed):
             raise IntegrityError("the children of blocks are not the known blocks")
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from engine.block_chain import Branch
 from engine.prefix_stats import PrefixStats
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -58,8 +59,10 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One request for tokens.
 
     `block_hashes[i]` is the chained hash of the i-th *full* block of the prompt, from `hash_root`
-    (`engine/block_hash.py`). `output_token_ids` were generated before (resumption): the engine
-    prefills them, and neither emits nor counts them again, but they count towards `max_tokens`.
+    (`engine/block_hash.py`). With a `branch` the first of them are of a public prefix, which other tenants'
+    requests share, and `hash_root` is the public root. `output_token_ids` were generated before
+    (resumption): the engine prefills them, and neither emits nor counts them again, but they count
+    towards `max_tokens`.
     `priority`: lower is served first; the policy object decides what it means.
 
     `n` answers are made to the one prompt: siblings `sibling`, `sibling` + 1, …, each with its own
@@ -71,6 +74,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     sampling: SamplingParams
     hash_root: bytes
     block_hashes: tuple[bytes, ...] = ()
+    branch: Branch | None = None
     output_token_ids: tuple[int, ...] = ()
     attempt: int = 0
     sibling: int = 0

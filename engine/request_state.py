@@ -61,7 +61,9 @@ class RequestState:
         self._end_token_ids = (*self._eos_token_ids, *request.sampling.stop_token_ids)
         self._config = config
         self._token_ids = [*request.prompt_token_ids, *request.output_token_ids]
-        self.chain = BlockChain(request.hash_root, self._token_ids, config.block_size, request.block_hashes)
+        self.chain = BlockChain(
+            request.hash_root, self._token_ids, config.block_size, request.block_hashes, request.branch
+        )
         """The full blocks of prompt + output."""
         self._num_once_computed = 0
         self._has_told_cached_tokens = False

@@ -13,6 +13,7 @@ import click
 from loadtest.engine_command import engine
 from loadtest.gateway_command import gateway
 from loadtest.index_command import index
+from loadtest.limiter_command import limiter
 from loadtest.pressure_command import pressure
 from loadtest.routing_command import routing
 from loadtest.study_command import batching, chunking, paging
@@ -51,5 +52,5 @@ def bench() -> None:
     """
 
 
-for command in (engine, gateway, index, routing, pressure, paging, batching, chunking):
+for command in (engine, gateway, index, limiter, routing, pressure, paging, batching, chunking):
     bench.add_command(command)

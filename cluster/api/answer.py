@@ -9,6 +9,7 @@ from cluster.api.arrival import Arrival
 from cluster.api.errors import ApiError
 from cluster.api.shapes import DONE, Choice, Finish, Shape
 from cluster.generation import Generation, GenerationRequest, TextDelta, ToldToken, Usage
+from tenants.ledger.settlement import Outcome
 
 
 class Answer:
@@ -20,18 +21,19 @@ class Answer:
         self._clock = arrival.services.clock
         self._arrived = arrival.arrived
         self._request = request
+        self._tenant_id = request.account.tenant.tenant_id
         self._last_text: dict[int, float] = {}
         """When each sibling last said something."""
         self.generation: Generation | None = None
         """None until a replica has accepted it."""
 
-    async def whole(self) -> tuple[list[Choice], Usage]:
-        """All of every sibling's text, in their order. Raises `ApiError`."""
+    async def whole(self, shape: Shape) -> AsyncGenerator[bytes]:
+        """One piece: the body with all of every sibling's text, in their order. Raises `ApiError`."""
         parts = [_Parts() for _ in range(self._request.n)]
         async with aclosing(self._deltas()) as deltas:
             async for delta, finish in deltas:
                 parts[delta.sibling].add(delta, finish)
-        return [part.choice() for part in parts], self._usage
+        yield shape.whole([part.choice() for part in parts], self._usage)
 
     async def frames(self, shape: Shape) -> AsyncGenerator[bytes]:
         """Frames of the event stream, none of them empty; `[DONE]` ends a complete one. Raises `ApiError`."""
@@ -59,36 +61,40 @@ class Answer:
         """
         generation = self.generation = await self._generator.start(self._request)
         num_running = self._request.n
+        outcome: Outcome = "left"
         try:
             async for delta in generation.deltas():
                 finish = _finish_of(delta)
                 if not delta.text and not delta.tokens and finish is None:
                     continue
                 num_running -= finish is not None
+                if not num_running:
+                    outcome = "finished"
                 self._observe_text(delta.sibling)
                 yield delta, finish
                 if not num_running:
                     return
             raise _unfinished()
+        except ApiError as error:
+            outcome = "failed" if error.status >= 500 else "left"
+            raise
         finally:
-            if num_running:
-                await generation.abort()
-            self._observe_end(generation, is_complete=not num_running)
+            generation.end(outcome)
+            self._observe_end(generation, is_complete=outcome == "finished")
 
     def _observe_text(self, sibling: int) -> None:
         now = self._clock()
         if not self._last_text:
-            self._telemetry.observe_first_token(self._request.tenant.tenant_id, now - self._arrived)
+            self._telemetry.observe_first_token(self._tenant_id, now - self._arrived)
         elif sibling in self._last_text:
             self._telemetry.observe_gap(now - self._last_text[sibling])
         self._last_text[sibling] = now
 
     def _observe_end(self, generation: Generation, is_complete: bool) -> None:
-        tenant_id = self._request.tenant.tenant_id
-        self._telemetry.count_usage(tenant_id, generation.usage)
+        self._telemetry.count_usage(self._tenant_id, generation.usage)
         if is_complete:
             last_text = max(self._last_text.values())
-            self._telemetry.observe_complete(tenant_id, last_text - self._arrived)
+            self._telemetry.observe_complete(self._tenant_id, last_text - self._arrived)
 
 
 class _Parts:

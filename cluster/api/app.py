@@ -7,15 +7,17 @@ with one 404 or 405. Every error has OpenAI's shape (`errors.py`).
 from __future__ import annotations
 
 import math
+from functools import cache, partial
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from cluster.api import admin, chat, completions, health, models, openapi, rollouts
+from cluster.api import admin, chat, completions, health, models, openapi, rollouts, usage
 from cluster.api.auth import require
 from cluster.api.errors import ApiError
 from cluster.api.middleware import RequestMiddleware
@@ -23,7 +25,7 @@ from cluster.api.services import Services
 from cluster.api.validation import first_problem
 
 _bearer = HTTPBearer(auto_error=False)
-_any_key = require("inference", "metrics", "admin")
+_any_key = require("inference", "metrics", "admin", "admin:read")
 
 _MAX_PATH_CHARS = 128
 
@@ -36,16 +38,18 @@ def build_app(services: Services) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=openapi.name_of,
         exception_handlers={
             ApiError: _on_api_error,
             HTTPException: _on_http_exception,
             RequestValidationError: _on_validation_error,
         },
     )
+    app.openapi = cache(partial(openapi.description_of, app))  # type: ignore[method-assign]
     app.state.services = services
     app.state.started_at = int(services.wall_clock())
     app.add_middleware(RequestMiddleware, services=services)
-    for module in (chat, completions, models, health, openapi, admin, rollouts):
+    for module in (chat, completions, models, usage, health, openapi, admin, rollouts):
         app.include_router(module.router)
     return app
 
@@ -66,6 +70,8 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     except ApiError as refusal:
         return await _on_api_error(request, refusal)
     headers = dict(Headers(error.headers))
+    if error.status_code == 405:
+        headers["allow"] = _allowed(request)
     code, message = _what_is_wrong(request, error.status_code, headers.get("allow"))
     return await _on_api_error(request, ApiError(error.status_code, code, message, headers=headers))
 
@@ -78,6 +84,15 @@ def _what_is_wrong(request: Request, status: int, allowed: str | None) -> tuple[
     if status == 405:
         return "method_not_allowed", f"'{path}' does not take {request.method}, but {allowed}."
     return "http_error", "The request cannot be answered."
+
+
+def _allowed(request: Request) -> str:
+    """All methods that the path takes; Starlette names those of one route, and we have one a method."""
+    routes = iter_route_contexts(request.app.routes)
+    path = request.scope["path"]
+    return ", ".join(
+        sorted({method for it in routes if it.path_regex.match(path) for method in it.methods or ()})
+    )
 
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:

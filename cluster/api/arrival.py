@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastapi import Depends, Request
 
-from cluster.api.auth import require
+from cluster.api.auth import refusals, require
 from cluster.api.errors import ApiError, deadline_exceeded
 from cluster.api.services import Services
 from cluster.api.validation import check_content_type, request_timeout_s
-from tenants.auth import Identity
+from tenants.store import Account
 
 _inference = require("inference")
 
@@ -20,7 +21,7 @@ class Arrival:
     """`arrived` and `deadline` are on `services.clock`, in seconds. The id is the server's own."""
 
     services: Services
-    identity: Identity
+    account: Account
     request_id: str
     arrived: float
     deadline: float
@@ -35,19 +36,33 @@ class Arrival:
             raise deadline_exceeded()
 
     def check_model(self, model: str) -> None:
-        """Raises `ApiError` 404 for a name that is neither the served one nor an alias."""
-        if model != self.services.model_name and model not in self.services.aliases:
+        """Raises `ApiError` 404 for a name that is not the served one nor an alias, or not for the tenant."""
+        served = (self.services.model_name, *self.services.aliases)
+        if model not in served or not may_use(self.account, served):
             raise model_not_found(model)
+
+
+def may_use(account: Account, served: Sequence[str]) -> bool:
+    """Whether the tenant's terms name the model, by any of its names."""
+    allowed = account.terms.models
+    return allowed is None or not set(allowed).isdisjoint(served)
 
 
 def model_not_found(model: str) -> ApiError:
     return ApiError(404, "model_not_found", f"The model {model[:256]!r} does not exist.", param="model")
 
 
-async def arrive(http: Request, identity: Identity = Depends(_inference)) -> Arrival:
-    """The dependency of every route that generates. Raises `ApiError` for a bad header, or no key."""
+async def arrive(http: Request, account: Account = Depends(_inference)) -> Arrival:
+    """The dependency of every route that generates. Raises `ApiError` for a bad header, or no key.
+
+    The body is there when it returns, and the account is as it was then: one that was frozen while a slow
+    body came starts nothing.
+    """
     services: Services = http.app.state.services
     arrived = services.clock()
     check_content_type(http.headers.get("content-type"), http.headers.get("content-encoding"))
     timeout_s = request_timeout_s(http.headers.get("x-request-timeout"))
-    return Arrival(services, identity, http.state.request_id, arrived, arrived + timeout_s)
+    await http.body()
+    with refusals():
+        account = await services.authenticator.again(account)
+    return Arrival(services, account, http.state.request_id, arrived, arrived + timeout_s)

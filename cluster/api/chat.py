@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Depends, Request, Response
 
+from cluster.api.answer_schemas import (
+    CHAT_EXAMPLE,
+    CHAT_REQUEST,
+    PARAMETERS,
+    ChatCompletion,
+    ChatCompletionChunk,
+    generates,
+)
 from cluster.api.arrival import Arrival, arrive
+from cluster.api.draft import Draft
 from cluster.api.errors import bad_request
-from cluster.api.openapi import documented
-from cluster.api.serving import label_of, off_loop, respond
+from cluster.api.idempotency import answer_once
+from cluster.api.openai_schema import openai_body
+from cluster.api.serving import draft, label_of, off_loop
 from cluster.api.shapes import ChatShape
 from cluster.api.types import ChatCompletionRequest, Message
 from cluster.api.validation import chat_request
@@ -18,14 +30,22 @@ router = APIRouter(tags=["OpenAI"])
 _MAX_REASON_CHARS = 300
 
 
-@router.post("/v1/chat/completions", openapi_extra=documented(ChatCompletionRequest))
+@router.post(
+    "/v1/chat/completions",
+    openapi_extra=openai_body(ChatCompletionRequest, CHAT_REQUEST) | PARAMETERS,
+    responses=generates(ChatCompletion, ChatCompletionChunk, CHAT_EXAMPLE),
+)
 async def create_chat_completion(http: Request, arrival: Arrival = Depends(arrive)) -> Response:
     """Answers a conversation, whole or as an event stream."""
-    fields = chat_request(await http.body())
+    return await answer_once(http, arrival, partial(_draft, arrival))
+
+
+async def _draft(arrival: Arrival, body: bytes) -> Draft:
+    fields = chat_request(body)
     arrival.check_model(fields.model)
     prompt_token_ids = await _prompt(arrival, fields.messages)
     shape = ChatShape(label_of(arrival, "chatcmpl", fields))
-    return await respond(http, arrival, fields, prompt_token_ids, param="messages", shape=shape)
+    return draft(arrival, fields, prompt_token_ids, param="messages", shape=shape)
 
 
 async def _prompt(arrival: Arrival, messages: list[Message]) -> tuple[int, ...]:

@@ -63,6 +63,10 @@ def bad_request(message: str, *, param: str | None = None, code: str = "invalid_
     return ApiError(400, code, message, param=param)
 
 
+def tenant_disabled() -> ApiError:
+    return ApiError(403, "tenant_disabled", "This tenant is disabled.")
+
+
 def no_capacity(message: str, *, retry_after_s: float = 1.0) -> ApiError:
     return ApiError(503, "no_capacity", message, retry_after_s=retry_after_s)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import JSONResponse
 
+from cluster.api.answer_schemas import MODEL_EXAMPLE, ModelList, ModelView
 from cluster.api.arrival import model_not_found
 from cluster.api.auth import require
+from cluster.api.described import BEHIND_DOOR, gives, refuses
 from cluster.api.services import Services
 
 router = APIRouter(
@@ -16,7 +18,7 @@ router = APIRouter(
 )
 
 
-@router.get("")
+@router.get("", responses={**gives(ModelList, "All names."), **refuses(*BEHIND_DOOR)})
 async def list_models(http: Request) -> JSONResponse:
     """All names that the field `model` may hold."""
     services: Services = http.app.state.services
@@ -24,8 +26,14 @@ async def list_models(http: Request) -> JSONResponse:
     return JSONResponse({"object": "list", "data": [_view(http, name) for name in names]})
 
 
-@router.get("/{model:path}")
-async def get_model(http: Request, model: str) -> JSONResponse:
+@router.get(
+    "/{model:path}",
+    responses={
+        **gives(ModelView, "The model of that name.", example=MODEL_EXAMPLE),
+        **refuses(404, *BEHIND_DOOR),
+    },
+)
+async def get_model(http: Request, model: Annotated[str, Path(examples=["tiny"])]) -> JSONResponse:
     """One name. 404 if it is not served."""
     services: Services = http.app.state.services
     if model not in (services.model_name, *services.aliases):

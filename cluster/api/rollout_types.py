@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,7 +13,18 @@ from cluster.rollout.rollout import Rollout
 
 
 class NewRollout(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["model"], "properties": {"model": {"type": "string"}}},
+                {"required": ["revision"], "properties": {"revision": {"type": "string"}}},
+            ]
+        },
+    )
 
     model: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         None,
@@ -35,5 +46,31 @@ class NewRollout(BaseModel):
         return self
 
 
-def rollout_view(rollout: Rollout) -> dict[str, Any]:
-    return {"object": "rollout", **msgspec.to_builtins(rollout)}
+class RolloutView(Rollout, frozen=True):
+    object: Literal["rollout"] = "rollout"
+
+
+class RolloutList(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: tuple[RolloutView, ...]
+
+
+EXAMPLE = {
+    "object": "rollout",
+    "rollout_id": "ro-0123abcd",
+    "created_at": 1796000000.0,
+    "model": "org/model",
+    "revision": "0123abcd",
+    "num_golden": 0,
+    "state": "running",
+    "num_replicas": 4,
+    "num_updated": 1,
+    "steps": [{"at": 1796000001.0, "text": "a new replica serves"}],
+    "error": None,
+    "remedy": None,
+    "ended_at": None,
+}
+
+
+def rollout_view(rollout: Rollout) -> RolloutView:
+    return RolloutView(**msgspec.structs.asdict(rollout))

@@ -8,12 +8,15 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from cluster.api.pace import Timings
+from cluster.api.recorders import Recorders
 from cluster.generation import Generator
 from cluster.rollout.store import Rollouts
 from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
 from engine.tokenizer import Tokenizer
 from tenants.auth import Authenticator
+from tenants.ledger.ledger import Ledger
+from tenants.outcomes.outcome import OutcomeStore
 from tenants.store import TenantStore
 
 
@@ -26,7 +29,9 @@ class Services:
     generator: Generator
     authenticator: Authenticator
     store: TenantStore
+    ledger: Ledger
     rollouts: Rollouts
+    outcomes: OutcomeStore
     secret: bytes
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
@@ -46,3 +51,4 @@ class Services:
     draw_seed: Callable[[], int]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     timings: Timings = field(default_factory=Timings)
+    recorders: Recorders = field(default_factory=Recorders)

@@ -1,4 +1,4 @@
-"""What both endpoints do once the prompt is in tokens: bound it, start it, send it whole or as a stream."""
+"""What both endpoints do once the prompt is in tokens: bound it, and draft the answer to it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from fastapi import Request, Response
-from starlette.requests import ClientDisconnect
-
 from cluster.api.answer import Answer
 from cluster.api.arrival import Arrival
-from cluster.api.errors import bad_request, deadline_exceeded, no_capacity
+from cluster.api.draft import Draft
+from cluster.api.errors import bad_request, no_capacity
+from cluster.api.limit_headers import limit_headers
 from cluster.api.logprobs import TokenNames
 from cluster.api.sampling import TokenLimit, limit_tokens, most_tokens_with_logprobs, sampling_params
 from cluster.api.shapes import Label, Shape
-from cluster.api.sse import SseResponse
 from cluster.api.types import SamplingFields
-from cluster.api.waiting import client_left, unless
 from cluster.generation import GenerationRequest
-from tenants.tier import TIERS
 
 T = TypeVar("T")
 
@@ -40,16 +36,15 @@ def label_of(arrival: Arrival, prefix: str, fields: SamplingFields) -> Label:
     )
 
 
-async def respond(
-    http: Request,
+def draft(
     arrival: Arrival,
     fields: SamplingFields,
     prompt_token_ids: tuple[int, ...],
     *,
     param: str,
     shape: Shape,
-) -> Response:
-    """The answer. `param` names the field that the prompt came from. Raises `ApiError`."""
+) -> Draft:
+    """The answer to come. `param` names the field that the prompt came from. Raises `ApiError`."""
     if not prompt_token_ids:
         raise bad_request(f"'{param}' must not be empty: it has no tokens.", param=param)
     if fields.n > arrival.services.max_num_seqs:
@@ -59,20 +54,20 @@ async def respond(
     limit = _limit(arrival, fields, len(prompt_token_ids), param)
     answer = Answer(arrival, _generation_request(arrival, fields, prompt_token_ids, limit))
     if fields.stream:
-        return SseResponse(arrival, answer.frames(shape), lambda: _headers(answer, limit))
-    return await _whole(http, arrival, answer, limit, shape)
+        return Draft(answer.frames(shape), lambda: _headers(answer, limit), is_stream=True)
+    return Draft(answer.whole(shape), lambda: _headers_at_end(answer, limit), is_stream=False)
 
 
 def _limit(arrival: Arrival, fields: SamplingFields, num_prompt_tokens: int, param: str) -> TokenLimit:
     max_model_len = arrival.services.max_model_len()
     if max_model_len < 1:
         raise no_capacity("No replica can serve at the moment; try again shortly.")
-    tier = TIERS[arrival.identity.tenant.tier]
+    terms = arrival.account.terms
     return limit_tokens(
         fields.asked_max_tokens,
         num_prompt_tokens=num_prompt_tokens,
-        max_model_len=max_model_len,
-        maximum=min(tier.max_output_tokens, most_tokens_with_logprobs(fields)),
+        max_model_len=min(max_model_len, terms.max_context_tokens or max_model_len),
+        maximum=min(terms.max_output_tokens, most_tokens_with_logprobs(fields)),
         param=param,
     )
 
@@ -83,7 +78,7 @@ def _generation_request(
     services = arrival.services
     return GenerationRequest(
         request_id=arrival.request_id,
-        tenant=arrival.identity.tenant,
+        account=arrival.account,
         prompt_token_ids=prompt_token_ids,
         sampling=sampling_params(
             fields,
@@ -98,23 +93,20 @@ def _generation_request(
 
 
 def _headers(answer: Answer, limit: TokenLimit) -> dict[str, str]:
+    generation = answer.generation
+    max_tokens = limit.max_tokens if generation is None else generation.max_tokens
     headers = {}
-    if limit.is_lowered:
-        headers["x-headrace-max-tokens"] = str(limit.max_tokens)
-    if answer.generation is not None:
-        headers["x-headrace-replica"] = answer.generation.replica_id
-        if answer.generation.timing is not None:
-            headers["x-headrace-queue-ms"] = str(round(1000 * answer.generation.timing.queued_s))
+    if limit.is_lowered or max_tokens < limit.max_tokens:
+        headers["x-headrace-max-tokens"] = str(max_tokens)
+    if generation is not None:
+        headers |= limit_headers(generation.standing)
+        headers["x-headrace-replica"] = generation.replica_id
+        if generation.timing is not None:
+            headers["x-headrace-queue-ms"] = str(round(1000 * generation.timing.queued_s))
     return headers
 
 
-async def _whole(
-    http: Request, arrival: Arrival, answer: Answer, limit: TokenLimit, shape: Shape
-) -> Response:
-    choices, usage = await unless(
-        answer.whole(),
-        (client_left(http.receive), ClientDisconnect()),
-        (arrival.services.sleep(arrival.remaining_s), deadline_exceeded()),
-    )
-    headers = {**_headers(answer, limit), "x-headrace-cached-tokens": str(usage.cached_tokens)}
-    return Response(shape.whole(choices, usage), media_type="application/json", headers=headers)
+def _headers_at_end(answer: Answer, limit: TokenLimit) -> dict[str, str]:
+    assert answer.generation is not None
+    cached_tokens = answer.generation.usage.cached_tokens
+    return {**_headers(answer, limit), "x-headrace-cached-tokens": str(cached_tokens)}

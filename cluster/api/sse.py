@@ -24,7 +24,7 @@ from cluster.api.shapes import COMMENT, frame
 from cluster.api.unexpected import log_unexpected
 from cluster.api.waiting import client_left, end_all, unless
 
-_HEADERS = {
+SSE_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # proxies that know it pass each event on at once
@@ -126,7 +126,7 @@ class SseResponse(Response):
         try:
             if not self._is_committed:
                 self._is_committed = True
-                headers = MutableHeaders({**_HEADERS, **self._headers_now()})
+                headers = MutableHeaders({**SSE_HEADERS, **self._headers_now()})
                 await send({"type": "http.response.start", "status": 200, "headers": headers.raw})
             await send({"type": "http.response.body", "body": data, "more_body": True})
         except OSError:

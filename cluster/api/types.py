@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validat
 from cluster.api.field_checks import (
     MAX_BIAS,
     MAX_BIASES,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
     problem,
     read_content,
@@ -32,6 +34,13 @@ INT64_MAX = 2**63 - 1
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Tokens = Annotated[int, Field(ge=1, le=INT64_MAX)]
+_Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+_Stops = Annotated[list[_Stop], Field(min_length=1, max_length=MAX_STOP_STRINGS)]
+_TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+_Text = Annotated[str, Field(min_length=1)]
+_One = Field(min_length=1, max_length=1)
+_Prompt = _Text | _TokenIds | Annotated[list[_Text], _One] | Annotated[list[_TokenIds], _One]
+_DecimalId = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
@@ -47,11 +56,23 @@ class StreamOptions(_Model):
     include_obfuscation: bool = False
 
 
+class TextPart(_Model):
+    """One of several pieces of a turn's text; `read_content` checks it."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(_Model):
     """One turn. `tool_call_id` is what tool results carry; the template has no use for it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, PlainValidator(read_content, json_schema_input_type=str | list[dict[str, str]])]
+    content: Annotated[
+        str,
+        PlainValidator(
+            read_content, json_schema_input_type=str | Annotated[list[TextPart], Field(min_length=1)]
+        ),
+    ]
     name: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
 
@@ -87,14 +108,17 @@ class SamplingFields(_Model):
         PlainValidator(
             read_logit_bias,
             json_schema_input_type=Annotated[
-                dict[str, Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]], Field(max_length=MAX_BIASES)
+                dict[_DecimalId, Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]],
+                Field(max_length=MAX_BIASES),
             ],
         ),
-        Field(json_schema_extra={"default": {}}),
+        Field(json_schema_extra={"default": {}, "additionalProperties": False}),
     ] = ()
     seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
     stop: Annotated[
-        tuple[str, ...], PlainValidator(read_stop_strings, json_schema_input_type=str | list[str])
+        tuple[str, ...],
+        PlainValidator(read_stop_strings, json_schema_input_type=_Stop | _Stops),
+        Field(json_schema_extra={"default": None}),
     ] = ()
     stop_token_ids: Annotated[
         tuple[int, ...],
@@ -172,9 +196,7 @@ class ChatCompletionRequest(SamplingFields):
 class CompletionRequest(SamplingFields):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[
-        str | tuple[int, ...], PlainValidator(read_prompt, json_schema_input_type=str | list[int])
-    ]
+    prompt: Annotated[str | tuple[int, ...], PlainValidator(read_prompt, json_schema_input_type=_Prompt)]
     logprobs: TopLogprobs | None = None
     """How many of the likeliest tokens to tell beside each output token."""
 

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 
 from cluster.admission import Admitted, Lookup
 from cluster.api.errors import ApiError
+from cluster.generation import GenerationRequest
 from cluster.link import Abort, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
 from cluster.links import Links
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput, SamplingParams
-from tenants.tenant import Tenant
+from tenants.ledger.grant import Granted
+from tests.cluster.fake_books import FakeBooks, an_ask
 
 DRAIN_LIMIT_S = 0.05
 IDLE = EngineCounters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0)
@@ -119,18 +121,31 @@ class LinkRig:
 
 
 class OpenDoor:
-    """Lets everybody in, as the record stands; or refuses. The index claims what it is told to."""
+    """Lets everybody in, with what they ask for or less; or refuses. The index claims what it is told."""
 
     def __init__(self) -> None:
         self.refusal: ApiError | None = None
+        self.max_tokens: int | None = None
+        """What the budget pays for; None: everything."""
         self.claims: dict[int, int] = {}
         self.lookups: list[Lookup] = []
+        self.books = FakeBooks()
 
-    async def admit(self, tenant: Tenant, lookups: Sequence[Lookup]) -> Admitted:
+    async def admit(self, request: GenerationRequest, lookups: Sequence[Lookup]) -> Admitted:
         self.lookups += lookups
         if self.refusal is not None:
             raise self.refusal
-        return Admitted(tenant, self.claims)
+        asked = request.sampling.max_tokens
+        ask = an_ask(
+            request.request_id,
+            tenant_id=request.account.tenant.tenant_id,
+            prices=request.account.terms.prices,
+            prompt_tokens=len(request.prompt_token_ids),
+            n=request.n,
+            max_tokens=asked,
+        )
+        granted = Granted(max_tokens=min(asked, self.max_tokens or asked), reserved_cost=0)
+        return Admitted(self.books.open(ask, granted), self.claims)
 
 
 async def got(inbox: TokenInbox) -> RequestOutput:

@@ -24,7 +24,12 @@ from engine.chat_template import ChatTemplate
 from engine.request import Timing
 from engine.tokenizer import ByteTokenizer
 from tenants.api_key import ApiKey, Scope, hash_key, new_key, new_key_id
+from tenants.audit import LAUNCHER
 from tenants.auth import Authenticator
+from tenants.ledger.grant import Standing
+from tenants.ledger.memory_ledger import MemoryLedger
+from tenants.ledger.settlement import Outcome
+from tenants.outcomes.memory_outcomes import MemoryOutcomes
 from tenants.store import Conflict, NotFound
 from tenants.store_memory import MemoryTenantStore
 from tenants.tenant import Tenant
@@ -97,12 +102,14 @@ class FakeGeneration:
 
     replica_id = "replica-1"
 
-    def __init__(self, script: Sequence[Step], num_prompt_tokens: int) -> None:
+    def __init__(self, script: Sequence[Step], num_prompt_tokens: int, max_tokens: int) -> None:
         self._script = script
         self._num_prompt_tokens = num_prompt_tokens
         self._num_tokens = 0
         self.timing: Timing | None = None
-        self.num_aborts = 0
+        self.max_tokens = max_tokens
+        self.standing = Standing()
+        self.outcomes: list[Outcome] = []
 
     @property
     def usage(self) -> Usage:
@@ -120,8 +127,8 @@ class FakeGeneration:
                     self.timing = Timing(0.5, 0.0, 0.0, 0.0, 0)
                 yield step
 
-    async def abort(self) -> None:
-        self.num_aborts += 1
+    def end(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
 
 
 class FakeGenerator:
@@ -148,7 +155,7 @@ class FakeGenerator:
         except asyncio.CancelledError:
             self.num_cancelled_starts += 1
             raise
-        generation = FakeGeneration(self.script, len(request.prompt_token_ids))
+        generation = FakeGeneration(self.script, len(request.prompt_token_ids), request.sampling.max_tokens)
         self.generations.append(generation)
         return generation
 
@@ -193,6 +200,7 @@ class FakeGateway:
 
     def __init__(self, *, tier: str = "paid", **services: Any) -> None:
         self.time = FakeTime()
+        self.wall_time = WALL_TIME
         self.generator = FakeGenerator()
         self.store = MemoryTenantStore()
         self.tenant = Tenant(tenant_id="acme", name="Acme", tier=tier, created_at=WALL_TIME)
@@ -201,9 +209,11 @@ class FakeGateway:
         tokenizer = ByteTokenizer()
         defaults: dict[str, Any] = {
             "generator": self.generator,
-            "authenticator": Authenticator(self.store, SECRET, lambda: WALL_TIME),
+            "authenticator": Authenticator(self.store, SECRET, lambda: self.wall_time),
             "store": self.store,
+            "ledger": MemoryLedger(lambda: int(WALL_TIME * 10**6)),
             "rollouts": MemoryRollouts(),
+            "outcomes": MemoryOutcomes(self.time),
             "secret": SECRET,
             "tokenizer": tokenizer,
             "chat_template": ChatTemplate(TEMPLATE, tokenizer),
@@ -215,7 +225,7 @@ class FakeGateway:
             "telemetry": self.telemetry,
             "clock": self.time,
             "sleep": self.time.sleep,
-            "wall_clock": lambda: WALL_TIME,
+            "wall_clock": lambda: self.wall_time,
             "tokenizer_pool": InlineExecutor(),
             "draw_seed": lambda: 7,
         }
@@ -223,8 +233,8 @@ class FakeGateway:
         self.app: FastAPI = build_app(self.services)
 
     async def open(self) -> FakeGateway:
-        await self.store.create_tenant(self.tenant)
-        for scope in ("inference", "metrics", "admin"):
+        await self.store.create_tenant(self.tenant, LAUNCHER)
+        for scope in ("inference", "metrics", "admin", "admin:read"):
             self.keys[scope] = await self._make_key(scope)
         return self
 
@@ -238,7 +248,7 @@ class FakeGateway:
             hint=key[-4:],
             created_at=WALL_TIME,
         )
-        await self.store.create_key(record)
+        await self.store.create_key(record, LAUNCHER)
         return key
 
     async def call(self, method: str, path: str, **request: Any) -> Call:
@@ -288,6 +298,7 @@ class Call:
         if reads:
             self._reads.set()
         self.messages: list[Any] = []
+        path, _, query = path.partition("?")
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -297,7 +308,7 @@ class Call:
             "path": path,
             "raw_path": path.encode(),
             "root_path": "",
-            "query_string": b"",
+            "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
             "client": ("192.0.2.1", 1),
             "server": ("gateway", 80),

@@ -31,6 +31,8 @@ from cluster.link import (
 )
 from cluster.links import Links
 from cluster.policies import routing_policy
+from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
+from cluster.running import Running
 from cluster.telemetry import Telemetry
 from engine.core import EngineCore
 from engine.executor import Done
@@ -144,7 +146,14 @@ def _joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
 class InProcess(FakeGateway):
     """A gateway whose one replica plays `tapes`, one spec a sibling."""
 
-    def __init__(self, tapes: Sequence[TapeSpec], *, tokenizer: Any = None, **sizes: Any) -> None:
+    def __init__(
+        self,
+        tapes: Sequence[TapeSpec],
+        *,
+        tokenizer: Any = None,
+        public: PublicPrefixes = NO_PREFIXES,
+        **sizes: Any,
+    ) -> None:
         config = make_config(
             **{"num_blocks": 20_001, "max_num_seqs": 256, "max_num_batched_tokens": 2048} | sizes
         )
@@ -164,6 +173,8 @@ class InProcess(FakeGateway):
             SECRET,
             InlineExecutor(),
             Telemetry(dict),
+            Running(),
+            public,
         )
         super().__init__(
             generator=generator,

@@ -1,109 +1,168 @@
-"""Admission: the record decides, one round trip asks it, and no answer ever reaches another's question."""
+"""Admission: limits and claims come in one round trip, and what was taken of a request is never lost."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from cluster.admission import Admission, Lookup
+from cluster.admission import Admission, Admitted, Lookup, Who
 from cluster.api.errors import ApiError
+from cluster.generation import GenerationRequest
 from cluster.index.prefix_index import Changes
 from cluster.index.redis_index import RedisPrefixIndex, entries_of
 from engine.block_hash import hash_blocks
-from tenants.redis_client import connect
-from tenants.store_redis import TENANTS_KEY
-from tenants.tenant import Tenant
-from tests.builders_tenants import a_tenant, switched_off
-
-
-class Degraded:
-    """Counts who was let in without Redis."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self) -> None:
-        self.count += 1
-
-
-@pytest.fixture
-def degraded() -> Degraded:
-    return Degraded()
-
-
-def admission_of(client: Redis, degraded: Degraded, lookups: list[bool] | None = None) -> Admission:
-    return Admission(client, RedisPrefixIndex(client), degraded, ([] if lookups is None else lookups).append)
-
-
-async def put(redis: Redis, tenant: Tenant) -> None:
-    await redis.hset(TENANTS_KEY, tenant.tenant_id, msgspec.json.encode(tenant))
-
-
-async def refused(admission: Admission, tenant: Tenant) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        await admission.admit(tenant)
-    return caught.value
-
-
-class TestTheRecord:
-    async def test_is_what_counts_not_what_the_key_s_cache_held(
-        self, redis: Redis, degraded: Degraded
-    ) -> None:
-        await put(redis, a_tenant(tier="paid"))
-        admitted = await admission_of(redis, degraded).admit(a_tenant(tier="free"))
-        assert admitted == (a_tenant(tier="paid"), {})
-        assert degraded.count == 0
-
-    async def test_of_a_deleted_tenant_is_401(self, redis: Redis, degraded: Degraded) -> None:
-        error = await refused(admission_of(redis, degraded), a_tenant())
-        assert (error.status, error.code) == (401, "invalid_api_key")
-
-    async def test_of_a_disabled_tenant_is_403(self, redis: Redis, degraded: Degraded) -> None:
-        await put(redis, switched_off(a_tenant()))
-        error = await refused(admission_of(redis, degraded), a_tenant())
-        assert (error.status, error.code) == (403, "tenant_disabled")
-
-    async def test_that_is_not_ours_lets_nobody_in(self, redis: Redis, degraded: Degraded) -> None:
-        await redis.hset(TENANTS_KEY, "acme", b"\x80\x04N.")
-        error = await refused(admission_of(redis, degraded), a_tenant())
-        assert (error.status, error.code) == (503, "store_unavailable")
-        assert degraded.count == 0
-
-    async def test_under_a_key_of_another_type_lets_nobody_in(self, redis: Redis, degraded: Degraded) -> None:
-        await redis.set(TENANTS_KEY, "a string")
-        error = await refused(admission_of(redis, degraded), a_tenant())
-        assert (error.status, error.code) == (503, "store_unavailable")
-        assert degraded.count == 0
-
+from engine.request import SamplingParams
+from tenants.ledger.ask import Ask, Scope
+from tenants.ledger.grant import Granted, Refused, Standing
+from tenants.ledger.redis_ledger import RedisLedger
+from tenants.reseed import EPOCH_KEY
+from tenants.store import Account, StoreUnavailable, Trouble
+from tenants.terms import Limits, Terms
+from tests.builders_tenants import a_key, a_tenant
+from tests.cluster.fake_books import NOW, FakeBooks
 
 ROOT = b"r" * 16
 CHAIN = hash_blocks(ROOT, range(128), 16)
 LOOKUP = Lookup(ROOT, CHAIN, (1, 2))
+A_TOKEN = 10**6
+"""Price of a micro-unit a token."""
 
 
-class TestTheIndex:
-    async def test_s_claims_come_with_the_tenant(self, redis: Redis, degraded: Degraded) -> None:
-        await put(redis, a_tenant())
-        index = RedisPrefixIndex(redis)
-        for incarnation, stored in ((1, (CHAIN[3], CHAIN[7])), (2, (CHAIN[3],)), (3, (CHAIN[3],))):
-            await index.claim(incarnation)
-            await index.publish(incarnation, [Changes(ROOT, stored)], frozenset())
-        seen: list[bool] = []
-        admitted = await admission_of(redis, degraded, seen).admit(a_tenant(), [LOOKUP])
-        assert admitted == (a_tenant(), {1: 8, 2: 4})
-        assert seen == [True]
+class Rig:
+    """An admission over a real Redis; it is its own standby, which serves nobody, and its own observer."""
 
-    async def test_is_asked_in_the_tenant_s_own_round_trip(
-        self, redis: Redis, degraded: Degraded, monkeypatch: pytest.MonkeyPatch
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+        self.ledger = RedisLedger(redis)
+        self.index = RedisPrefixIndex(redis)
+        self.books = FakeBooks()
+        self.trouble: Trouble | None = None
+        self.granted: list[Granted] = []
+        self.refused: list[Refused] = []
+        self.offline: list[Trouble] = []
+        self.seen: list[Standing] = []
+        self.lookups: list[bool] = []
+        self.admission = Admission(
+            redis,
+            self.ledger,
+            self.index,
+            self,
+            self,
+            self.books,
+            Who("g", "tiny", lambda: NOW),
+            self,
+            self.lookups.append,
+        )
+
+    def failed(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+
+    async def reserve(self, ask: Ask, terms: Terms) -> Granted | Refused:
+        raise StoreUnavailable
+
+    def saw(self, ask: Ask, terms: Terms, standing: Standing) -> None:
+        self.seen.append(standing)
+
+    def count_granted(self, tenant_id: str, granted: Granted) -> None:
+        self.granted.append(granted)
+
+    def count_refused(self, tenant_id: str, refused: Refused) -> None:
+        self.refused.append(refused)
+
+    def count_offline(self, trouble: Trouble) -> None:
+        self.offline.append(trouble)
+
+    async def admit(
+        self, request_id: str = "r", account: Account | None = None, *lookups: Lookup, **fields: Any
+    ) -> Admitted:
+        sampling = {"max_tokens": 20} | fields
+        request = GenerationRequest(
+            request_id=request_id,
+            account=account or an_account(),
+            prompt_token_ids=tuple(range(10)),
+            sampling=SamplingParams(**sampling),
+            deadline=0.0,
+        )
+        return await self.admission.admit(request, lookups)
+
+    async def refusal(self, request_id: str, account: Account, **fields: Any) -> ApiError:
+        with pytest.raises(ApiError) as caught:
+            await self.admit(request_id, account, **fields)
+        return caught.value
+
+
+def an_account(key_limits: Limits | None = None, **terms: Any) -> Account:
+    return Account(a_key(limits=key_limits), a_tenant(), Terms(**terms))
+
+
+@pytest.fixture
+async def rig(redis: Redis) -> Rig:
+    await redis.set(EPOCH_KEY, "1")
+    return Rig(redis)
+
+
+class TestLimits:
+    async def test_let_a_request_in_and_say_how_its_tenant_stands(self, rig: Rig) -> None:
+        admitted = await rig.admit("r", an_account(requests_per_min=5))
+        assert (admitted.reservation.max_tokens, admitted.claims) == (20, {})
+        gauge = admitted.reservation.standing.tightest("requests")
+        assert gauge is not None
+        assert (gauge.limit, gauge.remaining) == (5, 4)
+        assert rig.seen == [admitted.reservation.standing] == [rig.granted[0].standing]
+
+    async def test_refuse_with_what_there_is_and_when(self, rig: Rig) -> None:
+        account = an_account(requests_per_min=1)
+        await rig.admit("r1", account)
+        error = await rig.refusal("r2", account)
+        assert (error.status, error.code) == (429, "rate_limit_exceeded")
+        assert error.retry_after_s is not None
+        assert 59 < error.retry_after_s <= 60
+        assert error.headers["x-ratelimit-remaining-requests"] == "0"
+        assert [one.kind for one in rig.refused] == ["requests"]
+        assert len(rig.books.opened) == 1
+
+    async def test_of_the_key_count_beside_the_tenant_s(self, rig: Rig) -> None:
+        account = an_account(Limits(requests_per_min=1), requests_per_min=5)
+        await rig.admit("r1", account)
+        assert (await rig.refusal("r2", account)).status == 429
+        other = an_account(requests_per_min=5)
+        gauge = (await rig.admit("r3", other)).reservation.standing.tightest("requests")
+        assert gauge is not None
+        assert gauge.remaining == 3  # the refused one took nothing of the tenant's
+
+    async def test_of_money_shorten_the_answer(self, rig: Rig) -> None:
+        account = an_account(budget_day=27, input_price=A_TOKEN, output_price=A_TOKEN)
+        admitted = await rig.admit("r1", account)
+        assert admitted.reservation.max_tokens == 17
+        assert (await rig.refusal("r2", account)).status == 402
+
+    async def test_of_money_that_do_not_pay_for_min_tokens_are_402_and_keep_nothing(self, rig: Rig) -> None:
+        account = an_account(budget_day=27, input_price=A_TOKEN, output_price=A_TOKEN)
+        error = await rig.refusal("r1", account, min_tokens=18)
+        assert (error.status, error.code) == (402, "insufficient_quota")
+        assert rig.books.outcomes == ["unserved"]
+
+    async def test_that_hold_something_else_than_ours_are_503_and_nobody_else_s_trouble(
+        self, rig: Rig
     ) -> None:
-        await put(redis, a_tenant())
+        account = an_account(requests_per_min=1)
+        await rig.admit("r1", account)
+        (rates,) = [name async for name in rig.redis.scan_iter("headrace:{acme}:rates:*")]
+        await rig.redis.delete(rates)
+        await rig.redis.set(rates, "a string")
+        assert (await rig.refusal("r2", account)).code == "store_unavailable"
+        assert rig.trouble is None
+        assert [ask.request_id for ask in rig.books.given_back] == ["r2"]
+
+
+class TestTheRoundTrip:
+    async def test_is_one(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The epoch, the takes, a word to the reaper, and a look-up a revision."""
+        await rig.ledger.load()
         sent: list[int] = []
         execute = Pipeline.execute
 
@@ -112,135 +171,76 @@ class TestTheIndex:
             return await execute(pipeline, **options)
 
         monkeypatch.setattr(Pipeline, "execute", counted)
-        await admission_of(redis, degraded).admit(a_tenant(), [LOOKUP, LOOKUP])
-        assert sent == [3]
+        await rig.admit("r", None, LOOKUP, LOOKUP)
+        assert sent == [5]
 
-    @pytest.mark.parametrize("fault", ["script forgotten", "entry is no string"])
-    async def test_that_fails_alone_costs_its_claims_only(
-        self, redis: Redis, degraded: Degraded, fault: str
+    async def test_whose_answer_the_client_did_not_wait_for_gives_back(self, rig: Rig) -> None:
+        await rig.redis.ping()
+        asking = asyncio.ensure_future(rig.admit("r"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert [ask.request_id for ask in rig.books.given_back] == ["r"]
+        assert rig.books.outcomes == ["unserved"]
+
+    async def test_that_does_not_come_back_in_time_is_the_record_s_trouble(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        await put(redis, a_tenant())
-        if fault == "script forgotten":
-            await redis.script_flush()
-        else:
-            await RedisPrefixIndex(redis).look_up(*LOOKUP)
-            for block_hash in (CHAIN[3], CHAIN[7]):
-                await redis.rpush(entries_of(ROOT).encode() + block_hash, "x")
-        seen: list[bool] = []
-        admitted = await admission_of(redis, degraded, seen).admit(a_tenant(), [LOOKUP])
-        assert admitted == (a_tenant(), {})
-        assert degraded.count == 0
-        assert seen in ([False], [True])  # an entry that is none of ours may count as empty
+        monkeypatch.setattr("cluster.admission.CALL_TIMEOUT_S", 0.0)
+        assert (await rig.refusal("r", an_account())).status == 503
+        assert (rig.trouble, rig.offline) == ("timeout", ["timeout"])
+        assert [ask.request_id for ask in rig.books.given_back] == ["r"]
 
-    async def test_is_away_with_redis(self, tmp_path: Path, degraded: Degraded) -> None:
-        client = connect(f"unix://{tmp_path}/nobody.sock")
-        seen: list[bool] = []
-        admitted = await admission_of(client, degraded, seen).admit(a_tenant(), [LOOKUP])
-        assert admitted == (a_tenant(), {})
-        assert (degraded.count, seen) == (1, [False])
-        await client.aclose()
-
-    async def test_is_not_asked_for_nothing(self, redis: Redis, degraded: Degraded) -> None:
-        await put(redis, a_tenant())
-        seen: list[bool] = []
-        await admission_of(redis, degraded, seen).admit(a_tenant(), [])
-        assert seen == []
-
-
-class SlowRedis:
-    """Speaks just enough of the protocol to answer look-ups of a tenant, each when its gate opens."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.gates: dict[str, asyncio.Event] = {}
-        self.asked: list[bytes] = []
-        self.reached = asyncio.Event()
-        self._sessions: set[asyncio.Task[None]] = set()
-
-    async def start(self) -> SlowRedis:
-        self._server = await asyncio.start_unix_server(self._accept, self._path)
-        return self
-
-    def gate(self, tenant_id: str) -> asyncio.Event:
-        return self.gates.setdefault(tenant_id, asyncio.Event())
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            self.asked.append(data)
-            self.reached.set()
-            tenant_id = data.split(b"\r\n")[-2].decode()
-            await self.gate(tenant_id).wait()
-            record = msgspec.json.encode(a_tenant(tenant_id))
-            writer.write(b"$%d\r\n%s\r\n" % (len(record), record))
-        writer.close()
-
-    async def stop(self) -> None:
-        for gate in self.gates.values():
-            gate.set()
-        self._server.close()
-        await self._server.wait_closed()
-
-
-@pytest.fixture
-async def slow(tmp_path: Path) -> AsyncIterator[SlowRedis]:
-    server = await SlowRedis(tmp_path / "slow.sock").start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-async def to_slow(slow: SlowRedis, tmp_path: Path) -> AsyncIterator[Redis]:
-    client = connect(f"unix://{tmp_path}/slow.sock")
-    yield client
-    await client.aclose()
-
-
-class TestRedis:
-    async def test_is_asked_once(self, slow: SlowRedis, to_slow: Redis, degraded: Degraded) -> None:
-        slow.gate("acme").set()
-        await admission_of(to_slow, degraded).admit(a_tenant())
-        assert len(slow.asked) == 1
-        assert slow.asked[0].count(b"HGET") == 1
-
-    async def test_that_is_silent_is_waited_for_briefly_and_the_tenant_let_in(
-        self, slow: SlowRedis, to_slow: Redis, degraded: Degraded, monkeypatch: pytest.MonkeyPatch
+    async def test_is_not_made_while_the_record_is_in_trouble(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The call's own limit counts, whatever the connection's is."""
-        monkeypatch.setattr("cluster.admission.CALL_TIMEOUT_S", 0.02)
-        to_slow.connection_pool.connection_kwargs["socket_timeout"] = None
-        async with asyncio.timeout(5):
-            admitted = await admission_of(to_slow, degraded).admit(a_tenant(tier="free"))
-        assert admitted.tenant == a_tenant(tier="free")
-        assert degraded.count == 1
+        rig.trouble = "unreachable"
+        monkeypatch.setattr(Pipeline, "execute", None)
+        assert (await rig.refusal("r", an_account())).code == "store_unavailable"
+        assert rig.books.given_back == []
 
-    async def test_that_is_away_lets_the_tenant_in_as_the_key_had_it(
-        self, tmp_path: Path, degraded: Degraded
-    ) -> None:
-        client = connect(f"unix://{tmp_path}/nobody.sock")
-        assert (await admission_of(client, degraded).admit(a_tenant())).tenant == a_tenant()
-        assert degraded.count == 1
-        await client.aclose()
+    async def test_to_a_record_that_came_back_empty_decides_nothing(self, rig: Rig) -> None:
+        await rig.redis.delete(EPOCH_KEY)
+        assert (await rig.refusal("r", an_account())).status == 503
+        assert rig.trouble == "empty"
+        assert rig.books.outcomes == ["unserved"]
 
-    @pytest.mark.parametrize("end", ["the call's time runs out", "the client leaves"])
-    async def test_s_late_answer_is_nobody_else_s(
-        self,
-        slow: SlowRedis,
-        to_slow: Redis,
-        degraded: Degraded,
-        monkeypatch: pytest.MonkeyPatch,
-        end: str,
-    ) -> None:
-        admission = admission_of(to_slow, degraded)
-        slow.gate("other").set()
-        if end == "the client leaves":
-            task = asyncio.ensure_future(admission.admit(a_tenant("acme")))
-            await slow.reached.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        else:
-            with monkeypatch.context() as shorter:
-                shorter.setattr("cluster.admission.CALL_TIMEOUT_S", 0.02)
-                await admission.admit(a_tenant("acme"))
-        slow.gate("acme").set()
-        assert (await admission.admit(a_tenant("other"))).tenant.tenant_id == "other"
+
+class TestTheIndex:
+    async def test_s_claims_come_with_the_grant(self, rig: Rig) -> None:
+        for incarnation, stored in ((1, (CHAIN[3], CHAIN[7])), (2, (CHAIN[3],)), (3, (CHAIN[3],))):
+            await rig.index.claim(incarnation)
+            await rig.index.publish(incarnation, [Changes(ROOT, stored)], frozenset())
+        admitted = await rig.admit("r", None, LOOKUP)
+        assert admitted.claims == {1: 8, 2: 4}
+        assert rig.lookups == [True]
+
+    async def test_that_forgot_its_script_costs_its_claims_only(self, rig: Rig) -> None:
+        await rig.redis.script_flush()
+        await rig.ledger.load()
+        assert (await rig.admit("r", None, LOOKUP)).claims == {}
+        assert (rig.lookups, rig.trouble) == ([False], None)
+
+    async def test_that_holds_something_else_costs_its_claims_only(self, rig: Rig) -> None:
+        await rig.index.look_up(*LOOKUP)
+        for block_hash in (CHAIN[3], CHAIN[7]):
+            await rig.redis.rpush(entries_of(ROOT).encode() + block_hash, "x")
+        assert (await rig.admit("r", None, LOOKUP)).claims == {}
+        assert rig.trouble is None
+
+    async def test_is_not_asked_for_nothing(self, rig: Rig) -> None:
+        await rig.admit("r")
+        assert rig.lookups == []
+
+
+async def test_an_ask_says_what_the_request_may_use(rig: Rig) -> None:
+    limits = Limits(requests_per_min=3)
+    account = an_account(limits, input_price=7, output_price=9)
+    await rig.admit("r", account)
+    (reservation,) = rig.books.opened
+    ask = reservation._ask
+    assert (ask.request_id, ask.tenant_id, ask.key_id) == ("r", "acme", account.key.key_id)
+    assert (ask.prompt_tokens, ask.n, ask.max_tokens, ask.started_at) == (10, 1, 20, NOW)
+    assert ask.scopes == (Scope(None, account.terms), Scope(account.key.key_id, limits))
+    assert (ask.prices.input, ask.prices.output) == (7, 9)

@@ -142,7 +142,7 @@ class TestWhatTheEngineIsTold:
         await gateway.post(TEXT, text())
         told = gateway.generator.last
         assert told.prompt_token_ids == tuple(b"hello")
-        assert told.tenant == gateway.tenant
+        assert told.account.tenant == gateway.tenant
         assert (told.stop, told.deadline) == ((), 1600.0)
         sampling = told.sampling
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)

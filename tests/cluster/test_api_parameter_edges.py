@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cluster.api.openapi import documented
+from cluster.api.described import documented
 from cluster.api.types import ChatCompletionRequest, CompletionRequest, SamplingFields
 from engine.tape import ANY_PROMPT
 from tests.cluster.fakes import Call

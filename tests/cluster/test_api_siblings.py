@@ -74,7 +74,7 @@ class TestOnBothEndpoints:
         call = await gateway.post(path, BODIES[path] | {"n": 2, "stream": True})
         assert [event for event in call.events if event == "[DONE]" or "error" in event] == [call.events[-1]]
         assert call.events[-1]["error"]["code"] == "generation_failed"
-        assert [generation.num_aborts for generation in gateway.generator.generations] == [1, 1]
+        assert [one.outcomes for one in gateway.generator.generations] == [["failed"], ["failed"]]
 
     async def test_deltas_that_end_before_all_have_are_an_error(
         self, gateway: FakeGateway, path: str
@@ -90,7 +90,7 @@ class TestOnBothEndpoints:
             await settle()
             call.leave()
             await call.finished()
-        assert [generation.num_aborts for generation in gateway.generator.generations] == [1, 1]
+        assert [one.outcomes for one in gateway.generator.generations] == [["left"], ["left"]]
 
     async def test_a_replica_lost_between_two_ends_is_one_error_event(
         self, gateway: FakeGateway, path: str

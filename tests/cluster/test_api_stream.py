@@ -11,6 +11,7 @@ from cluster.api.errors import ApiError
 from cluster.api.pace import Timings
 from cluster.generation import TextDelta
 from engine.tokenizer import ByteTokenizer
+from tests.builders_tenants import BY, switched_off
 from tests.cluster.fakes import Call, FakeGateway, Gate, say, settle
 
 TEXT = "/v1/completions"
@@ -139,7 +140,7 @@ class TestDeadline:
         assert (call.status, call.error["code"]) == (503, "deadline_exceeded")
         assert gateway.generator.last.deadline == 1002.5
         if is_started:
-            assert gateway.generator.generations[0].num_aborts == 1
+            assert gateway.generator.generations[0].outcomes == ["left"]
         else:
             assert gateway.generator.num_cancelled_starts == 1
 
@@ -153,7 +154,7 @@ class TestDeadline:
             "deadline_exceeded",
         ]
         assert call.is_complete
-        assert gateway.generator.generations[0].num_aborts == 1
+        assert gateway.generator.generations[0].outcomes == ["left"]
 
     async def test_without_a_header_it_is_ten_minutes(self, gateway: FakeGateway) -> None:
         gateway.generator.script = [Gate()]
@@ -179,7 +180,7 @@ class TestDeadline:
         gateway.generator.script = [TextDelta("a"), Gate()]
         call = begin(gateway, reads=False, headers={"x-request-timeout": "5"})
         await gateway.time.advance(5)
-        assert gateway.generator.generations[0].num_aborts == 1
+        assert gateway.generator.generations[0].outcomes == ["left"]
         await gateway.time.advance(25)
         assert call.task.done()
 
@@ -198,7 +199,7 @@ class TestTheClientLeaves:
         await settle()
         call.leave()
         await call.finished()
-        assert gateway.generator.generations[0].num_aborts == 1
+        assert gateway.generator.generations[0].outcomes == ["left"]
 
     @pytest.mark.parametrize("stream", [True, False])
     async def test_while_it_waits_for_a_replica(self, gateway: FakeGateway, stream: bool) -> None:
@@ -216,7 +217,7 @@ class TestTheClientLeaves:
         await gateway.time.advance(12)
         call.leave()
         await call.finished()
-        assert gateway.generator.generations[0].num_aborts == 1
+        assert gateway.generator.generations[0].outcomes == ["left"]
 
     async def test_before_its_body_was_whole(self, gateway: FakeGateway) -> None:
         call = begin(gateway, chunks=[b"{"], is_body_complete=False)
@@ -230,7 +231,7 @@ class TestTheClientLeaves:
     async def test_a_complete_answer_is_not_aborted(self, gateway: FakeGateway, stream: bool) -> None:
         call = await begin(gateway, stream=stream).finished()
         assert call.is_complete
-        assert gateway.generator.generations[0].num_aborts == 0
+        assert gateway.generator.generations[0].outcomes == ["finished"]
 
     @pytest.mark.parametrize("stream", [True, False])
     async def test_no_task_is_left(self, gateway: FakeGateway, stream: bool) -> None:
@@ -243,6 +244,27 @@ class TestTheClientLeaves:
         assert asyncio.all_tasks() == before
 
 
+async def test_a_tenant_frozen_while_its_body_was_on_its_way_starts_nothing(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived = asyncio.Event()
+    receive = Call._receive
+
+    async def receive_late(call: Call) -> Any:
+        await arrived.wait()
+        return await receive(call)
+
+    monkeypatch.setattr(Call, "_receive", receive_late)
+    call = begin(gateway)
+    await settle()
+    await gateway.store.put_tenant(switched_off(gateway.tenant), None, BY)
+    gateway.wall_time += 1
+    arrived.set()
+    await call.finished()
+    assert (call.status, call.error["code"]) == (403, "tenant_disabled")
+    assert gateway.generator.requests == []
+
+
 class TestTheClientDoesNotRead:
     async def test_it_is_given_up_after_thirty_seconds(self, gateway: FakeGateway) -> None:
         gateway.generator.script = [TextDelta("a"), Gate()]
@@ -251,7 +273,7 @@ class TestTheClientDoesNotRead:
         assert not call.task.done()
         await gateway.time.advance(0.2)
         assert call.task.done()
-        assert gateway.generator.generations[0].num_aborts == 1
+        assert gateway.generator.generations[0].outcomes == ["left"]
         assert not call.is_complete
 
     async def test_it_is_given_up_when_too_much_waits_for_it(self) -> None:
@@ -262,7 +284,7 @@ class TestTheClientDoesNotRead:
         assert not call.task.done()
         await gateway.time.advance(0.2)
         assert call.task.done()
-        assert gateway.generator.generations[0].num_aborts == 1
+        assert gateway.generator.generations[0].outcomes == ["left"]
         assert gateway.generator.generations[0].usage.completion_tokens < 10
 
     async def test_a_burst_is_sent_whole_to_one_who_reads(self) -> None:

@@ -7,13 +7,13 @@ import pytest
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from cluster.api.auth import require
+from cluster.api.auth import client_address, require
 from cluster.api.errors import ApiError
 from tenants.api_key import new_key
-from tenants.auth import Authenticator, Identity
-from tenants.store import StoreUnavailable
+from tenants.auth import Authenticator
+from tenants.store import Account, StoreUnavailable
 from tenants.store_memory import MemoryTenantStore
-from tests.builders_tenants import SECRET, FakeClock, a_real_key, a_tenant, switched_off
+from tests.builders_tenants import BY, SECRET, FakeClock, a_key, a_real_key, a_tenant, switched_off
 
 
 class House:
@@ -31,16 +31,16 @@ class House:
     def room(self, *scopes: str):
         door = require(*scopes)
 
-        async def room(identity: Identity = Depends(door)) -> str:
-            return identity.tenant.tenant_id
+        async def room(account: Account = Depends(door)) -> str:
+            return account.tenant.tenant_id
 
         return room
 
     async def knows(self, **fields: object) -> str:
         key, record = a_real_key(**fields)
         if await self.store.get_tenant("acme") is None:
-            await self.store.create_tenant(a_tenant())
-        await self.store.create_key(record)
+            await self.store.create_tenant(a_tenant(), BY)
+        await self.store.create_key(record, BY)
         return key
 
     async def get(self, path: str, authorization: str | None = None) -> httpx.Response:
@@ -75,16 +75,18 @@ async def test_no_key_is_401_with_a_challenge(house: House, authorization: str |
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_malformed_unknown_expired_and_deleted_keys_are_told_alike(house: House) -> None:
+async def test_malformed_unknown_expired_deleted_and_misplaced_keys_are_told_alike(house: House) -> None:
     expired = await house.knows(number=1, expires_at=house.clock.now)
     deleted = await house.knows(number=2)
-    await house.store.delete_key("acme", (await house.store.list_keys("acme"))[1].key_id)
+    misplaced = await house.knows(number=3, addresses=("192.0.2.0/24",))
+    await house.store.delete_key(a_key(2).key_id, None, BY)
     answers = [
-        await house.get("/infer", f"Bearer {key}") for key in ("hr-malformed", new_key(), expired, deleted)
+        await house.get("/infer", f"Bearer {key}")
+        for key in ("hr-malformed", new_key(), expired, deleted, misplaced)
     ]
     assert [(answer.status_code, answer.headers["www-authenticate"]) for answer in answers] == [
         (401, "Bearer")
-    ] * 4
+    ] * 5
     assert {answer.text for answer in answers} == {
         '{"error":{"message":"This API key is not valid.","type":"authentication_error",'
         '"param":null,"code":"invalid_api_key"}}'
@@ -98,7 +100,7 @@ async def test_a_key_in_the_url_opens_nothing(house: House) -> None:
 
 
 async def test_a_disabled_tenant_is_403(house: House) -> None:
-    await house.store.create_tenant(switched_off(a_tenant()))
+    await house.store.create_tenant(switched_off(a_tenant()), BY)
     answer = await house.get("/infer", f"Bearer {await house.knows()}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "tenant_disabled")
 
@@ -137,6 +139,40 @@ async def test_a_silent_store_is_503_and_never_a_pass(house: House, monkeypatch:
     monkeypatch.setattr(house.store, "find_key", away)
     answer = await house.get("/infer", f"Bearer {key}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+
+
+def from_peer(peer: str | None, *forwarded: str) -> Request:
+    headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
+    return Request({"type": "http", "client": peer and (peer, 4711), "headers": headers})
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "address"),
+    [
+        ("127.0.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("::1", ["192.0.2.7"], "192.0.2.7"),
+        ("::ffff:127.0.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("127.0.0.1", ["10.0.0.1, 192.0.2.7"], "192.0.2.7"),
+        ("127.0.0.1", ["10.0.0.1", "192.0.2.7"], "192.0.2.7"),  # a header that was added, not appended to
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("127.0.0.1", ["10.0.0.1, "], "127.0.0.1"),
+        ("192.0.2.7", ["10.0.0.1"], "192.0.2.7"),  # from another machine nothing is believed
+        ("2001:db8::7", ["::1"], "2001:db8::7"),
+        ("unix:", ["10.0.0.1"], "unix:"),
+        (None, ["10.0.0.1"], None),
+    ],
+)
+def test_a_client_is_where_its_peer_or_the_proxy_of_this_machine_says(
+    peer: str | None, forwarded: list[str], address: str | None
+) -> None:
+    assert client_address(from_peer(peer, *forwarded)) == address
+
+
+async def test_a_key_that_is_bound_to_addresses_passes_from_there_only(house: House) -> None:
+    key = await house.knows(addresses=("127.0.0.0/8",))  # where the client of the tests is
+    assert (await house.get("/infer", f"Bearer {key}")).status_code == 200
+    key = await house.knows(number=2, addresses=("192.0.2.0/24",))
+    assert (await house.get("/infer", f"Bearer {key}")).status_code == 401
 
 
 def test_the_route_is_described_as_guarded(house: House) -> None:

@@ -17,12 +17,15 @@ from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest, TextDelta, ToldToken, Usage
 from cluster.link import OCCUPIED, Abort, LinkDown, NotReached, SubmitReply
 from cluster.policies import routing_policy
+from cluster.running import Running
 from engine.block_hash import hash_blocks, tenant_root
 from engine.counters import EngineCounters
 from engine.prefix_stats import PrefixStats
 from engine.request import RequestOutput, SamplingParams, Timing, TokenLogprobs
-from tenants.tenant import cache_salt
-from tests.builders_tenants import SECRET, a_tenant
+from tenants.store import Account
+from tenants.tenant import Tenant, cache_salt
+from tenants.terms import Prices, Terms
+from tests.builders_tenants import SECRET, a_key, a_tenant, switched_off
 from tests.cluster.fake_replica import FakeReplica, LinkRig, OpenDoor, row, settle
 from tests.cluster.fakes import InlineExecutor
 
@@ -30,6 +33,15 @@ PROMPT = tuple(range(40))  # two full blocks of 16
 BUSY = EngineCounters(1, 0, 1000, 100, 0, 0, 0.0, 0, 0, 0)
 TIMING = Timing(0.1, 0.2, 0.3, 0.0, 0)
 LOOKUP = PrefixStats(hit_tokens=32, below_block_tokens=8)
+
+
+PRICES = Prices(input=1_000_000, output=1_000_000)
+"""A micro-unit a token."""
+
+
+def account_of(tenant_id: str) -> Account:
+    terms = Terms(input_price=PRICES.input, cached_input_price=0, output_price=PRICES.output)
+    return Account(a_key(tenant_id=tenant_id), a_tenant(tenant_id), terms)
 
 
 class Seen:
@@ -51,12 +63,23 @@ class Seen:
         self.predictions.append((predicted_tokens, actual_tokens))
 
 
+class Frozen:
+    """A record in which every tenant was frozen just now."""
+
+    async def change_count(self) -> int:
+        return 1
+
+    async def get_tenant(self, tenant_id: str) -> Tenant | None:
+        return switched_off(a_tenant(tenant_id))
+
+
 class Rig(LinkRig):
     """A generator over fake replicas; a token's text is the character of its id."""
 
     def __init__(self) -> None:
         super().__init__()
         self.admission = OpenDoor()
+        self.running = Running()
         self.observer = Seen(self._discard)
         self.generator = ClusterGenerator(
             self.links,
@@ -72,6 +95,7 @@ class Rig(LinkRig):
             SECRET,
             InlineExecutor(),
             self.observer,
+            self.running,
         )
 
     async def open(self, *replica_ids: str) -> Rig:
@@ -81,7 +105,7 @@ class Rig(LinkRig):
 
     async def start(self, request_id: str = "r", **fields: Any) -> ClusterGeneration:
         defaults: dict[str, Any] = {
-            "tenant": a_tenant(),
+            "account": account_of("acme"),
             "prompt_token_ids": PROMPT,
             "sampling": SamplingParams(max_tokens=8),
             "deadline": 60.0,
@@ -296,7 +320,7 @@ class TestSiblings:
         with pytest.raises(ApiError) as caught:
             await read(generation)
         assert (caught.value.status, caught.value.code) == (500, "non_finite_logits")
-        await generation.abort()
+        generation.end("left")
         await settle()
         assert rig.replicas["a"].aborted == [Abort("r-0")]
 
@@ -503,7 +527,7 @@ class TestARefusal:
 class TestBlockHashes:
     async def test_start_from_the_hello_s_root_and_the_tenant_s_salt(self, rig: Rig) -> None:
         await rig.open("a")
-        await rig.start(tenant=a_tenant("acme"))
+        await rig.start(account=account_of("acme"))
         (sent,) = rig.replicas["a"].submitted
         root = tenant_root(b"root", cache_salt(SECRET, "acme"))
         assert sent.hash_root == root
@@ -513,7 +537,7 @@ class TestBlockHashes:
     async def test_are_a_tenant_s_own(self, rig: Rig) -> None:
         await rig.open("a")
         for number, name in enumerate(("acme", "acme", "other")):
-            await rig.start(f"r{number}", tenant=a_tenant(name))
+            await rig.start(f"r{number}", account=account_of(name))
         first, again, others = rig.replicas["a"].submitted
         assert first.block_hashes == again.block_hashes
         assert set(first.block_hashes).isdisjoint(others.block_hashes)
@@ -533,6 +557,92 @@ class TestBlockHashes:
         }
 
 
+class TestWhatWasTaken:
+    """Is settled once, at what the client got, whatever ends the request."""
+
+    async def test_goes_to_the_engine_as_the_budget_pays_for_it(self, rig: Rig) -> None:
+        await rig.open("a")
+        rig.admission.max_tokens = 5
+        generation = await rig.start()
+        assert rig.replicas["a"].submitted[0].sampling.max_tokens == generation.max_tokens == 5
+
+    async def test_is_given_back_if_no_replica_takes_the_request(self, rig: Rig) -> None:
+        with pytest.raises(ApiError):
+            await rig.start()
+        assert rig.admission.books.outcomes == ["unserved"]
+
+    async def test_is_given_back_if_the_client_leaves_before_a_replica_answers(self, rig: Rig) -> None:
+        await rig.open("a")
+        rig.replicas["a"].reply = asyncio.Event()
+        task = asyncio.ensure_future(rig.start())
+        await settle()
+        task.cancel()
+        await settle()
+        assert rig.admission.books.outcomes == ["unserved"]
+
+    async def test_is_charged_for_what_came_and_once(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start()
+        rig.replicas["a"].say(tokens("abc"))
+        await anext(generation.deltas())
+        generation.end("left")
+        generation.end("finished")
+        (settlement,) = rig.admission.books.settlements
+        assert (settlement.outcome, settlement.prompt_tokens) == ("left", len(PROMPT))
+        assert (settlement.completion_tokens, settlement.cost) == (3, len(PROMPT) + 3)
+
+    async def test_counts_resumed_tokens_once(self, rig: Rig) -> None:
+        await rig.open("a", "b")
+        generation = await rig.start()
+        first = rig.of(generation)
+        deltas = generation.deltas()
+        first.say(tokens("abc"))
+        await anext(deltas)
+        (other,) = [one for one in rig.replicas.values() if one is not first]
+        first.die()
+        await settle()
+        coming = asyncio.ensure_future(anext(deltas))
+        await settle()
+        other.say(row(other.submitted[0].request_id, 3, ord("d"), finish="stop"))
+        await coming
+        generation.end("finished")
+        (settlement,) = rig.admission.books.settlements
+        assert settlement.completion_tokens == 4
+
+    async def test_is_told_while_it_runs(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start()
+        rig.replicas["a"].say(tokens("abc"))
+        await anext(generation.deltas())
+        (reservation,) = rig.admission.books.opened
+        assert reservation.progress().completion_tokens == 3
+
+
+class TestAFrozenTenant:
+    async def test_s_running_requests_end_and_what_was_made_is_charged(self, rig: Rig) -> None:
+        await rig.open("a")
+        generation = await rig.start()
+        rig.replicas["a"].say(tokens("abc"))
+        deltas = generation.deltas()
+        await anext(deltas)
+        waiting = asyncio.ensure_future(anext(deltas))
+        await settle()
+        await rig.running.check(Frozen())
+        with pytest.raises(ApiError) as caught:
+            await waiting
+        assert (caught.value.status, caught.value.code) == (403, "tenant_disabled")
+        generation.end("left")
+        await settle()
+        assert rig.replicas["a"].aborted == [Abort("r-0")]
+        assert rig.admission.books.settlements[0].completion_tokens == 3
+        assert rig.running.num_requests == 0
+
+    async def test_s_request_that_found_no_replica_is_not_kept(self, rig: Rig) -> None:
+        with pytest.raises(ApiError):
+            await rig.start()
+        assert rig.running.num_requests == 0
+
+
 async def test_requests_spread_over_replicas_by_what_was_routed(rig: Rig) -> None:
     await rig.open("a", "b")
     first, second = await rig.start("r1"), await rig.start("r2")
@@ -544,8 +654,8 @@ async def test_a_client_that_left_aborts_once_and_its_unread_tokens_are_counted(
     generation = await rig.start()
     rig.replicas["a"].say(tokens("ab"))
     await settle()
-    await generation.abort()
-    await generation.abort()
+    generation.end("left")
+    generation.end("left")
     await settle()
     assert rig.replicas["a"].aborted == [Abort("r-0")]
     assert rig.discarded == 2

@@ -14,11 +14,13 @@ from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest
 from cluster.links import Links
 from cluster.policies import routing_policy
+from cluster.running import Running
 from engine.core import EngineCore
 from engine.request import Request, TokenLogprobs
 from engine.torch_executor import TorchExecutor
 from tests.builders_model import make_torch_core, tiny_source
-from tests.builders_tenants import SECRET, a_tenant
+from tests.builders_tenants import SECRET
+from tests.cluster.fake_books import an_account
 from tests.cluster.fake_replica import OpenDoor
 from tests.cluster.fakes import InlineExecutor
 from tests.cluster.mortal_replica import MortalReplica
@@ -82,7 +84,7 @@ async def answered(
 ) -> dict[Answer, Outcome]:
     asked = GenerationRequest(
         request_id=request.request_id,
-        tenant=a_tenant(),
+        account=an_account(),
         prompt_token_ids=request.prompt_token_ids,
         sampling=request.sampling,
         n=request.n,
@@ -133,6 +135,7 @@ async def answered_by_mortals(
         SECRET,
         InlineExecutor(),
         seen,
+        Running(),
     )
     await links.arrival()
     gate = asyncio.Semaphore(AT_ONCE)

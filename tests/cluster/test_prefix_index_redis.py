@@ -253,11 +253,11 @@ async def test_a_look_up_rides_in_another_s_pipeline(index: RedisPrefixIndex, re
 async def test_loading_that_fails_is_left_to_the_next_request(
     index: RedisPrefixIndex, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse() -> None:
+    async def refuse(scripts: object) -> None:
         raise RedisError("gone")
 
     reply = (await redis.pipeline(transaction=False).evalsha("0" * 40, 0).execute(raise_on_error=False))[0]
-    monkeypatch.setattr(index, "_load", refuse)
+    monkeypatch.setattr("tenants.redis_script.Scripts.load", refuse)
     for _ in range(2):
         with pytest.raises(IndexUnavailable, match="No matching script"):
             index.read_look_up(reply)

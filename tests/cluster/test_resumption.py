@@ -131,7 +131,7 @@ class TestADeath:
         heir = await until_submitted(rig, "b", "c", attempt=1)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        await generation.abort()
+        generation.end("left")
         await settle()
         assert rig.replicas[heir].aborted == [Abort("r-1")]
 

@@ -1,5 +1,6 @@
-"""Settings: flags, environment, units, bounds."""
+"""Settings: flags, environment, file, units, bounds."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from cluster.serve_command import serve
+from cluster.serve_command import SETTINGS_VARIABLE, serve
 from cluster.settings import FAULTS_ALLOWED, TEST_FIELDS, ServeSettings, root_secret
 
 
@@ -119,3 +120,147 @@ def test_the_environment_s_secret_wins(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("given", ["auto", "10.0.0.1:6379", "head.example:6379", "[::1]:6379"])
 def test_a_ray_is_named_by_its_address(given: str) -> None:
     assert ServeSettings(ray_address=given).ray_address == given
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
+    """The settings that `headrace serve` would have started a cluster with."""
+    seen: list[ServeSettings] = []
+
+    def supervise(command: list[str], environment: dict[str, str]) -> int:
+        seen.append(ServeSettings.model_validate_json(environment[SETTINGS_VARIABLE]))
+        return 0
+
+    monkeypatch.setattr("cluster.serve_command.supervise", supervise)
+    return seen
+
+
+def config(folder: Path, text: str) -> str:
+    path = folder / "serve.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_command_line_goes_before_the_environment_that_before_the_file_that_before_the_default(
+    started: list[ServeSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config(tmp_path, "replicas: 2\ngateways: 2\nport: 2222\nkv_memory: 512M\ndeterministic: yes\n")
+    monkeypatch.setenv("HEADRACE_GATEWAYS", "3")
+    monkeypatch.setenv("HEADRACE_PORT", "3333")
+    assert CliRunner().invoke(serve, ["--config", path, "--port", "4444"]).exit_code == 0
+    (settings,) = started
+    assert (settings.port, settings.gateways, settings.replicas) == (4444, 3, 2)
+    assert (settings.kv_memory, settings.deterministic) == (512 * 2**20, True)
+    assert settings.max_num_seqs == ServeSettings().max_num_seqs
+
+
+def test_the_file_can_be_named_by_the_environment(
+    started: list[ServeSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CONFIG", config(tmp_path, "replicas: 2"))
+    assert CliRunner().invoke(serve, []).exit_code == 0
+    assert started[0].replicas == 2
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "max_model_len: null\n"])
+def test_a_file_that_says_nothing_leaves_the_defaults(
+    started: list[ServeSettings], tmp_path: Path, text: str
+) -> None:
+    assert CliRunner().invoke(serve, ["--config", config(tmp_path, text)]).exit_code == 0
+    assert started == [ServeSettings()]
+
+
+def test_every_setting_can_stand_in_the_file(started: list[ServeSettings], tmp_path: Path) -> None:
+    plain = ServeSettings().model_dump(mode="json", exclude_none=True) | {"state_dir": str(tmp_path)}
+    text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in plain.items())
+    assert CliRunner().invoke(serve, ["--config", config(tmp_path, text)]).exit_code == 0
+    assert started == [ServeSettings(state_dir=tmp_path)]
+
+
+def test_relative_paths_of_the_file_are_relative_to_its_folder(
+    started: list[ServeSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    (folder / "m.gguf").touch()
+    path = config(folder, "model: m.gguf\nstate_dir: ../state\ngolden: golden.jsonl\n")
+    monkeypatch.chdir(tmp_path)
+    for written in (path, "conf/serve.yaml"):
+        assert CliRunner().invoke(serve, ["--config", written]).exit_code == 0
+        settings = started.pop()
+        assert settings.model == str(folder / "m.gguf")
+        assert settings.state_dir.resolve() == tmp_path / "state"
+        assert settings.golden == folder / "golden.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("model", "taken"),
+    [
+        ("smollm2", "smollm2"),
+        ("tape:", "tape:"),
+        ("tape:?step_ms=5", "tape:?step_ms=5"),
+        ("tape:t.jsonl?step_ms=5", "tape:{folder}/t.jsonl?step_ms=5"),
+        ("tape:none.jsonl", "tape:none.jsonl"),
+        ("/models/x.gguf", "/models/x.gguf"),
+        ("model", "{folder}/model"),
+    ],
+)
+def test_a_model_of_the_file_is_what_stands_beside_it_or_as_written(
+    started: list[ServeSettings], tmp_path: Path, model: str, taken: str
+) -> None:
+    (tmp_path / "t.jsonl").touch()
+    (tmp_path / "model").mkdir()
+    assert CliRunner().invoke(serve, ["--config", config(tmp_path, f"model: '{model}'")]).exit_code == 0
+    assert started[0].model == taken.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("port: 1\nreplicsa: 2\n", ":2: replicsa: there is no such setting (--replicsa)"),
+        (
+            "max-num-seqs: 2\n",
+            ":1: max-num-seqs: there is no such setting (--max-num-seqs); write max_num_seqs",
+        ),
+        (
+            "port: 1\n\nreplicas: 0\n",
+            ":3: replicas: Input should be greater than or equal to 1 (given: '0') (--replicas)",
+        ),
+        ("replicas: yes\n", ":1: replicas: cannot be yes or no (--replicas)"),
+        ("served_model_name: no\n", ":1: served_model_name: cannot be yes or no (--served-model-name)"),
+        ("replicas: [1]\n", ":1: replicas: expected one plain value (--replicas)"),
+        ("replicas: 1\nreplicas: 2\n", ":2: replicas is there twice"),
+        ("replicas: 1\n---\nport: 5\n", ":2: but found another document"),
+        ("- replicas\n", ":1: expected settings, `name: value`"),
+        ("kv_memory: lots\n", ":1: kv_memory: give bytes, or 512M, 1G (given: 'lots') (--kv-memory)"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_fault_of_the_file_names_file_line_field_and_flag(text: str, said: str, tmp_path: Path) -> None:
+    path = config(tmp_path, text)
+    result = CliRunner().invoke(serve, ["--config", path])
+    assert result.exit_code == 2
+    assert f"{path}{said}" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_bad_value_is_blamed_on_what_gave_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = config(tmp_path, "port: 0\nreplicas: 0\ngateways: 0\n")
+    monkeypatch.setenv("HEADRACE_REPLICAS", "0")
+    result = CliRunner().invoke(serve, ["--config", path, "--gateways", "0"])
+    blamed = [line.split(": ")[1] for line in result.stderr.splitlines()]
+    assert blamed == ["HEADRACE_REPLICAS", "--gateways", f"{path}:1"]
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_file_that_is_not_there_is_named() -> None:
+    result = CliRunner().invoke(serve, ["--config", "none.yaml"])
+    assert result.exit_code == 2
+    assert "headrace serve: --config: none.yaml cannot be read: No such file or directory" in result.stderr
+
+
+def test_the_example_in_the_repository_is_a_good_one(started: list[ServeSettings]) -> None:
+    example = Path(__file__).resolve().parents[2] / "deploy" / "serve.yaml"
+    assert CliRunner().invoke(serve, ["--config", str(example)]).exit_code == 0
+    assert (started[0].replicas, started[0].model) == (2, "smollm2")

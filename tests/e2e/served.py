@@ -16,7 +16,7 @@ import httpx
 import openai
 import psutil
 
-from loadtest.server_process import free_port
+from loadtest.server_process import free_port, lift_limits
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120
@@ -59,7 +59,7 @@ def processes_of(state_dir: Path) -> list[psutil.Process]:
 
 
 class Served:
-    """A running cluster. `close` stops it and shows what it left behind."""
+    """A running cluster whose demo tenant has no limits. `close` stops it and shows what it left behind."""
 
     def __init__(self, state_dir: Path, *arguments: str) -> None:
         self.state_dir = state_dir
@@ -68,6 +68,7 @@ class Served:
         self.process = serve_process(state_dir, self.port, *arguments)
         self.output = ""
         self._await_ready()
+        lift_limits(self.url, self.admin_key)
 
     def _await_ready(self) -> None:
         assert self.process.stdout is not None

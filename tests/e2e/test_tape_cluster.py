@@ -87,7 +87,7 @@ class TestAnswers:
         prompt = "What one tenant sends tells another nothing. " * 4
         with tape_cluster.http(tape_cluster.admin_key) as admin:
             admin.post("/admin/v1/tenants", json={"tenant_id": "other", "tier": "free"}).raise_for_status()
-            key = admin.post("/admin/v1/tenants/other/keys", json={}).json()["key"]
+            key = admin.post("/admin/v1/keys", json={"tenant_id": "other"}).json()["key"]
         for _ in range(4):
             tape_cluster.openai().completions.create(model="tape", prompt=prompt, max_tokens=1)
         body = {"model": "tape", "prompt": prompt, "max_tokens": 1}
@@ -161,10 +161,10 @@ class TestKeys:
             admin.post(
                 "/admin/v1/tenants", json={"tenant_id": "short-lived", "tier": "paid"}
             ).raise_for_status()
-            made = admin.post("/admin/v1/tenants/short-lived/keys", json={}).json()
+            made = admin.post("/admin/v1/keys", json={"tenant_id": "short-lived"}).json()
             with tape_cluster.http(made["key"]) as tenant:
                 assert {tenant.get("/v1/models").status_code for _ in range(10)} == {200}
-                path = f"/admin/v1/tenants/short-lived/keys/{made['key_id']}"
+                path = f"/admin/v1/keys/{made['key_id']}"
                 assert admin.delete(path).status_code == 204
                 deadline = time.monotonic() + 1
                 while 200 in {tenant.get("/v1/models").status_code for _ in range(6)}:

@@ -38,7 +38,7 @@ class Shelf:
         token_ids = list(prompt)
         chain = chain_of(token_ids, root)
         num_hits = len(self.cache.match(chain, len(token_ids)))
-        lookup = self.cache.look_up(root, chain, num_hits=num_hits, num_tokens=len(token_ids))
+        lookup = self.cache.look_up(chain, num_hits=num_hits, num_tokens=len(token_ids))
         self.cache.check_integrity()
         assert lookup.queries_tokens == len(token_ids)
         return lookup

@@ -9,7 +9,7 @@ from engine.block_hash import BlockHash
 from engine.block_pool import IntegrityError
 from engine.prefix_history import PrefixHistory
 from engine.prefix_stats import PrefixStats
-from tests.builders import BLOCK_SIZE, ROOT
+from tests.builders import BLOCK_SIZE
 from tests.engine.shelf import Shelf, chain_of
 
 OTHER_ROOT = b"another tenant's"
@@ -186,7 +186,7 @@ def test_the_oldest_ghost_goes_first() -> None:
 
 
 def diverged_at(history: PrefixHistory, prompt: list[int]) -> int | None:
-    return history.explain(ROOT, list(chain_of(prompt)), num_hits=0, num_tokens=5).diverged_at
+    return history.explain(list(chain_of(prompt)), num_hits=0, num_tokens=5).diverged_at
 
 
 def test_no_ghosts_at_all_is_a_bound_too() -> None:

@@ -20,6 +20,14 @@ signal.pause()
 DIES = "import sys; print('one\\ntwo'); sys.exit('no such model')"
 
 
+@pytest.fixture(autouse=True)
+def lifted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Where limits were lifted, with which key."""
+    calls: list[tuple[str, str]] = []
+    monkeypatch.setattr(server_process, "lift_limits", lambda url, key: calls.append((url, key)))
+    return calls
+
+
 class Program:
     """Runs a script where `headrace serve` would run, with `run_dir` for one; keeps its flags and process."""
 
@@ -32,6 +40,7 @@ class Program:
     def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         self.arguments = list(arguments)
         (log.parent / "demo.key").write_text("hr-demo\n")
+        (log.parent / "admin.key").write_text("hr-admin\n")
         (log.parent / "run").symlink_to(self._run_dir)
         with open(log, "wb") as output:
             self.process = subprocess.Popen(
@@ -41,11 +50,12 @@ class Program:
 
 
 def test_a_server_is_there_inside_the_block_and_asked_to_stop_after_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, lifted: list[tuple[str, str]]
 ) -> None:
     program = Program(READY_THEN_WAIT)
     monkeypatch.setattr(server_process, "_start", program.start)
     with served(["--model=tape:"]) as server:
+        assert lifted == [(f"http://127.0.0.1:{server.port}", "hr-admin")]
         assert program.process is not None
         assert program.process.poll() is None
         *arguments, last = program.arguments

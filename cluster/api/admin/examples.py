@@ -1,0 +1,97 @@
+"""Examples in the API's description; a test holds each against its schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TERMS: dict[str, Any] = {
+    "requests_per_min": 600,
+    "input_tokens_per_min": 1_000_000,
+    "output_tokens_per_min": 200_000,
+    "burst_s": 60,
+    "max_concurrency": 64,
+    "budget_day": 20_000_000,
+    "budget_month": None,
+    "weight": 4,
+    "service_class": "interactive",
+    "max_queue_len": 256,
+    "max_context_tokens": None,
+    "max_output_tokens": 8192,
+    "models": None,
+    "input_price": 500_000,
+    "cached_input_price": 50_000,
+    "output_price": 1_500_000,
+    "offline": "serve",
+}
+NEW_TIER = {"name": "gold", "terms": {"requests_per_min": 600, "budget_day": 20_000_000, "weight": 4}}
+TIER = {"object": "tier", "name": "gold", "terms": TERMS, "version": 1}
+TIER_CHANGE = {"terms": {"requests_per_min": 1200}}
+NEW_TENANT = {"tenant_id": "acme", "name": "Acme Inc.", "tier": "gold", "overrides": {"budget_day": None}}
+TENANT = {
+    "object": "tenant",
+    "tenant_id": "acme",
+    "name": "Acme Inc.",
+    "tier": "gold",
+    "overrides": {"budget_day": None},
+    "disabled": False,
+    "created_at": 1796000000.0,
+    "version": 1,
+}
+FREEZE = {"disabled": True}
+NEW_KEY = {"tenant_id": "acme", "name": "web", "scopes": ["inference"], "addresses": ["10.0.0.0/8"]}
+KEY = {
+    "object": "key",
+    "key_id": "key_0123456789abcdef",
+    "tenant_id": "acme",
+    "name": "web",
+    "scopes": ["inference"],
+    "hint": "wxyz",
+    "limits": None,
+    "addresses": ["10.0.0.0/8"],
+    "created_at": 1796000000.0,
+    "expires_at": None,
+    "version": 1,
+}
+NEW_KEY_ANSWER = {**KEY, "key": "hr-…"}
+KEY_CHANGE = {"expires_in_s": 86_400}
+ROTATION = {"overlap_s": 3600}
+TOP_UP = {"amount": 5_000_000, "window": "day"}
+RESET = {"window": "month"}
+LIMITS = {
+    "object": "limits",
+    "tenant_id": "acme",
+    "key_id": None,
+    "model": "tiny",
+    "terms": TERMS,
+    "key_limits": None,
+    "limits": [
+        {
+            "kind": "requests",
+            "key_id": None,
+            "limit": 600,
+            "remaining": 599,
+            "reset_s": 0.1,
+            "soft": False,
+        }
+    ],
+}
+AUDIT = {
+    "object": "list",
+    "data": [
+        {
+            "object": "audit_entry",
+            "entry_id": "1796000000000-0",
+            "at": 1796000000.0,
+            "actor": {"tenant_id": "admin", "key_id": "key_0123456789abcdef"},
+            "action": "tenant.update",
+            "target": "acme",
+            "changes": {"disabled": [False, True]},
+        }
+    ],
+    "has_more": False,
+    "next_before": None,
+}
+
+
+def page(item: Any, next_after: str | None = None) -> dict[str, Any]:
+    return {"object": "list", "data": [item], "has_more": next_after is not None, "next_after": next_after}

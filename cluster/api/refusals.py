@@ -1,0 +1,50 @@
+"""What a client reads when a limit refuses its request."""
+
+from __future__ import annotations
+
+from cluster.api.errors import ApiError
+from cluster.api.limit_headers import limit_headers
+from tenants.ledger.grant import Gauge, Kind, Refused
+
+_NAMES: dict[Kind, str] = {
+    "requests": "requests per minute",
+    "input_tokens": "input tokens per minute",
+    "output_tokens": "output tokens per minute",
+    "concurrency": "requests at once",
+    "budget_day": "budget of the day",
+    "budget_month": "budget of the month",
+}
+
+
+def refusal(refused: Refused) -> ApiError:
+    """400 if no waiting helps, 402 if money does, 429 with `Retry-After` if time does."""
+    name, whose = _NAMES[refused.kind], "this key" if refused.key_id else "this tenant"
+    headers = limit_headers(refused.standing)
+    if refused.is_never:
+        message = f"This request is larger than what {whose} may ever take at once: {name}{_limit(refused)}."
+        return ApiError(400, "limit_never_satisfiable", message, headers=headers)
+    if refused.kind in ("budget_day", "budget_month"):
+        return insufficient_quota(f"The {name} of {whose} does not pay for this request.", headers)
+    if refused.kind == "concurrency":
+        message = f"{whose.capitalize()} has as many requests at once as it may{_limit(refused)}."
+    else:
+        message = f"{whose.capitalize()} has used up its {name}{_limit(refused)}."
+    code = "concurrency_limit_exceeded" if refused.kind == "concurrency" else "rate_limit_exceeded"
+    return ApiError(429, code, message, retry_after_s=refused.retry_after_s, headers=headers)
+
+
+def insufficient_quota(message: str, headers: dict[str, str]) -> ApiError:
+    """402, without `Retry-After`: only a top-up helps, or the next day or month."""
+    return ApiError(402, "insufficient_quota", message, headers=headers)
+
+
+def _limit(refused: Refused) -> str:
+    gauge: Gauge | None = next(
+        (
+            gauge
+            for gauge in refused.standing.gauges
+            if (gauge.kind, gauge.key_id) == (refused.kind, refused.key_id)
+        ),
+        None,
+    )
+    return "" if gauge is None else f", {gauge.limit}"

@@ -1,0 +1,82 @@
+"""What one request has taken of its tenant's limits, from its admission to its one settlement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from cluster.generation import Usage
+from tenants.ledger import money
+from tenants.ledger.ask import Ask
+from tenants.ledger.grant import Granted, Standing
+from tenants.ledger.settlement import Outcome, Progress, Settlement
+
+FREE_OF_CHARGE: frozenset[Outcome] = frozenset({"failed", "unserved"})
+NOTHING = Usage(0, 0, 0)
+
+
+class Holder(Protocol):
+    """Who keeps reservations alive and books their end."""
+
+    def settled(self, settlement: Settlement) -> None: ...
+
+
+class Reservation:
+    """Owned by whoever runs the request. The first `settle` counts, and always comes."""
+
+    def __init__(self, ask: Ask, granted: Granted, holder: Holder, wall_clock: Callable[[], float]) -> None:
+        self._ask = ask
+        self._granted = granted
+        self._holder = holder
+        self._wall_clock = wall_clock
+        self._usage: Callable[[], Usage] = lambda: NOTHING
+        self._is_settled = False
+
+    @property
+    def request_id(self) -> str:
+        return self._ask.request_id
+
+    @property
+    def max_tokens(self) -> int:
+        return self._granted.max_tokens
+
+    @property
+    def standing(self) -> Standing:
+        return self._granted.standing
+
+    def runs(self, usage: Callable[[], Usage]) -> None:
+        """From now on `usage` tells how far it is."""
+        self._usage = usage
+
+    def progress(self) -> Progress:
+        usage = self._usage()
+        return Progress(
+            self._ask.tenant_id, self._ask.request_id, usage.cached_tokens, usage.completion_tokens
+        )
+
+    def settle(self, outcome: Outcome, usage: Usage = NOTHING) -> None:
+        if self._is_settled:
+            return
+        self._is_settled = True
+        self._holder.settled(self._settlement(outcome, usage))
+
+    def _settlement(self, outcome: Outcome, usage: Usage) -> Settlement:
+        ask = self._ask
+        tokens = {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+        }
+        return Settlement(
+            request_id=ask.request_id,
+            tenant_id=ask.tenant_id,
+            key_id=ask.key_id,
+            model=ask.model,
+            gateway_id=ask.gateway_id,
+            started_at=ask.started_at,
+            ended_at=self._wall_clock(),
+            outcome=outcome,
+            n=ask.n,
+            cost=0 if outcome in FREE_OF_CHARGE else money.cost(ask.prices, **tokens),
+            **tokens,
+        )
