@@ -49,37 +49,37 @@ end
 local today = math.floor(now / 86400e6)
 local this_month = month_of(today)
 
--- Rates of a scope with one model: {at, level, per_min, level, per_min, level, per_min}.
+-- Rates of a scope with one model: {level, per_min, at} of each, touched by takes and corrections of its own only.
 
 local function rates_key(who)
   return prefix .. 'rates:' .. who .. ':' .. ask.model
 end
 
 local function read_rates(who)
-  return unpacked(redis.call('GET', rates_key(who)), 'rates', 7)
+  return unpacked(redis.call('GET', rates_key(who)), 'rates', 9)
 end
 
--- To now, by `meters` {per_min, burst} where there is one, else by the last rate that held.
-local function drain(rates, meters)
-  local elapsed = math.max(0, now - rates[1])
-  rates[1] = now
-  for kind = 1, 3 do
-    rates[2 * kind + 1] = meters[kind] and meters[kind][1] or rates[2 * kind + 1]
-    rates[2 * kind] = math.max(0, rates[2 * kind] - rates[2 * kind + 1] * elapsed)
-  end
+-- Drained to now, at the rate of `meter` {per_min, burst} if there is one, else at the last that held.
+local function level_of(rates, kind, meter)
+  local at = 3 * kind - 2
+  local per_min = meter and meter[1] or rates[at + 1]
+  return math.max(0, rates[at] - per_min * math.max(0, now - rates[at + 2]))
 end
 
-local function change(rates, kind, tokens)
+local function change_level(rates, kind, tokens, meter)
+  local at = 3 * kind - 2
   local units = math.max(-MAX_TOKENS, math.min(MAX_TOKENS, tokens)) * UNIT
-  rates[2 * kind] = math.min(MAX_TOKENS * UNIT, math.max(0, rates[2 * kind] + units))
+  rates[at] = math.min(MAX_TOKENS * UNIT, math.max(0, level_of(rates, kind, meter) + units))
+  rates[at + 1] = meter and meter[1] or rates[at + 1]
+  rates[at + 2] = now
 end
 
 -- Forgotten an hour after the slowest of them has drained.
 local function write_rates(who, rates)
   local drains_us = 0
-  for kind = 1, 3 do
-    if rates[2 * kind + 1] > 0 then
-      drains_us = math.max(drains_us, rates[2 * kind] / rates[2 * kind + 1])
+  for at = 1, 7, 3 do
+    if rates[at + 1] > 0 then
+      drains_us = math.max(drains_us, rates[at] / rates[at + 1])
     end
   end
   local ttl_ms = whole(math.ceil(drains_us / 1e3) + HOUR_MS)
@@ -171,17 +171,19 @@ end
 
 -- One scope of `ask.scopes`, as it stands.
 local function read_scope(scope, leases, spends)
-  local rates = read_rates(scope.who) or { now, 0, 0, 0, 0, 0, 0 }
-  drain(rates, scope.meters)
-  return { rates = rates, leases = leases, spends = spends }
+  local rates = read_rates(scope.who) or { 0, 0, now, 0, 0, now, 0, 0, now }
+  local levels = {}
+  for kind = 1, 3 do
+    levels[kind] = level_of(rates, kind, scope.meters[kind])
+  end
+  return { rates = rates, levels = levels, leases = leases, spends = spends }
 end
 
 -- What Python makes all derived numbers of.
 local function told(estimate, max_tokens, states)
   local scopes = {}
   for at, state in ipairs(states) do
-    local rates = state.rates
-    scopes[at] = { { rates[2], rates[4], rates[6] }, state.leases, state.spends[1], state.spends[2] }
+    scopes[at] = { state.levels, state.leases, state.spends[1], state.spends[2] }
   end
   return cmsgpack.pack({ max_tokens, now, estimate, scopes })
 end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from tenants.ledger.decision import Tokens
@@ -11,39 +10,41 @@ from tenants.ledger.state import Levels
 from tenants.terms import Limits
 
 
-class Rates(NamedTuple):
-    at_us: int = 0
-    levels: Levels = (0, 0, 0)
-    """At that time."""
-    per_min: Levels = (0, 0, 0)
-    """By the limits of the last take; a rate without limit keeps what it had."""
+class Rate(NamedTuple):
+    """Touched by takes and corrections of its own only."""
 
-    def drained(self, limits: Limits | None, now_us: int) -> Rates:
-        """To now, by the limits that hold now; None: by the last ones known."""
-        held = (None, None, None) if limits is None else meters(limits)
-        rates = _three(now.per_min if now else last for now, last in zip(held, self.per_min, strict=True))
-        elapsed_us = now_us - self.at_us
-        levels = (
-            Meter(rate, 1).level_after(level, elapsed_us)
-            for rate, level in zip(rates, self.levels, strict=True)
+    level: int = 0
+    per_min: int = 0
+    """By the limits of the last take."""
+    at_us: int = 0
+
+    def level_at(self, now_us: int, meter: Meter | None = None) -> int:
+        """Drained at the rate that holds now; without a limit now, at the last one known."""
+        return (meter or Meter(self.per_min, 1)).level_after(self.level, now_us - self.at_us)
+
+    def changed(self, tokens: int, now_us: int, meter: Meter | None = None) -> Rate:
+        per_min = meter.per_min if meter else self.per_min
+        return Rate(changed(self.level_at(now_us, meter), tokens), per_min, now_us)
+
+
+class Rates(NamedTuple):
+    requests: Rate = Rate()
+    input_tokens: Rate = Rate()
+    output_tokens: Rate = Rate()
+
+    def levels(self, limits: Limits, now_us: int) -> Levels:
+        requests, inputs, outputs = (
+            rate.level_at(now_us, meter) for rate, meter in zip(self, meters(limits), strict=True)
         )
-        return Rates(now_us, _three(levels), rates)
+        return requests, inputs, outputs
 
     def taken(self, limits: Limits, tokens: Tokens, now_us: int) -> Rates:
-        drained = self.drained(limits, now_us)
-        levels = (changed(level, count or 0) for level, count in zip(drained.levels, tokens, strict=True))
-        return drained._replace(levels=_three(levels))
+        held = zip(self, tokens, meters(limits), strict=True)
+        return Rates(
+            *(rate if count is None else rate.changed(count, now_us, meter) for rate, count, meter in held)
+        )
 
     def corrected(self, taken: Tokens, truth: Levels, now_us: int) -> Rates:
         """`truth` in the place of what was taken; nothing was where there was no limit."""
-        drained = self.drained(None, now_us)
-        levels = (
-            level if was is None else changed(level, true - was)
-            for level, was, true in zip(drained.levels, taken, truth, strict=True)
-        )
-        return drained._replace(levels=_three(levels))
-
-
-def _three(values: Iterable[int]) -> Levels:
-    requests, inputs, outputs = values
-    return requests, inputs, outputs
+        held = zip(self, taken, truth, strict=True)
+        return Rates(*(rate if was is None else rate.changed(true - was, now_us) for rate, was, true in held))

@@ -115,7 +115,7 @@ class MemoryTenant:
         who, day = _who(scope), day_of(now_us)
         rates = self.rates.get((who, model), Rates())
         return ScopeState(
-            rates.drained(scope.limits, now_us).levels,
+            rates.levels(scope.limits, now_us),
             sum(1 for opened in self.open.values() if opened.ends_us > now_us and _is_of(opened, who)),
             *(self.money.get(window, Spend()) for window in _windows(who, day)),
         )

@@ -43,7 +43,7 @@ for at, scope in ipairs(ask.scopes) do
     local meter = scope.meters[kind]
     if meter then
       take[kind + 1] = kind == 3 and math.min(meter[2], wants[kind]) or wants[kind]
-      is_granted = is_granted and states[at].rates[2 * kind] <= (meter[2] - take[kind + 1]) * UNIT
+      is_granted = is_granted and states[at].levels[kind] <= (meter[2] - take[kind + 1]) * UNIT
     end
   end
   is_granted = is_granted and (ask.is_purse or not scope.max_concurrency or states[at].leases < scope.max_concurrency)
@@ -69,11 +69,15 @@ end
 change_money(money, 0, cost)
 lease(ask.id, ask.key_id, ask.is_purse, ask.lease_us)
 for at, take in ipairs(takes) do
-  if take[2] >= 0 or take[3] >= 0 or take[4] >= 0 then
-    for kind = 1, 3 do
-      change(states[at].rates, kind, math.max(0, take[kind + 1]))
+  local rates, is_changed = states[at].rates, false
+  for kind = 1, 3 do
+    if take[kind + 1] >= 0 then
+      change_level(rates, kind, take[kind + 1], ask.scopes[at].meters[kind])
+      is_changed = true
     end
-    write_rates(take[1], states[at].rates)
+  end
+  if is_changed then
+    write_rates(take[1], rates)
   end
 end
 return answer

@@ -35,10 +35,9 @@ end
 change_money(money, added[5], opened and -opened[4] or 0)
 for _, take in ipairs(taken) do
   if take.rates then
-    drain(take.rates, {})
     for kind, tokens in ipairs(take.tokens) do
       if tokens >= 0 then
-        change(take.rates, kind, ask.truth[kind] - tokens)
+        change_level(take.rates, kind, ask.truth[kind] - tokens)
       end
     end
     write_rates(take.who, take.rates)

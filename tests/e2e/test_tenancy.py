@@ -176,7 +176,7 @@ class TestFreezing:
             ends = [one.result() for one in running]
         assert time.monotonic() - frozen_at < 2 * WITHIN_S
         assert all("tenant_disabled" in end for end in ends)
-        assert {shop.ask().status_code for _ in range(4)} == {403}
+        until(lambda: {shop.ask().status_code for _ in range(4)} == {403}, WITHIN_S)
         shop.served.wait_until_idle(within_s=2)
 
 

@@ -549,6 +549,19 @@ async def test_a_rate_that_is_changed_keeps_what_was_taken(ledger: Ledger, clock
     await granted(ledger, "late", slow)
 
 
+async def test_a_level_is_touched_by_takes_of_its_own_only(ledger: Ledger, clock: Clock) -> None:
+    """A minute drains at the rate that the next request finds, whatever was taken of others meanwhile."""
+    slow, fast = Limits(requests_per_min=1, burst_s=180), Limits(requests_per_min=3)
+    await granted(ledger, "r1", slow)
+    await granted(ledger, "r2", slow)
+    clock.advance(30)
+    other = an_ask("r3", Limits(output_tokens_per_min=600))
+    await ledger.reserve(other)
+    await ledger.settle([settled(other)])
+    clock.advance(10)
+    assert gauges(await granted(ledger, "r4", fast), "reset_s") == {"requests": 20.0}  # 2 drained in 40 s
+
+
 async def test_a_refusal_at_a_new_rate_tells_the_truth(ledger: Ledger, clock: Clock) -> None:
     slow, fast = Limits(requests_per_min=1), Limits(requests_per_min=60, burst_s=1)
     await granted(ledger, "r1", slow)

@@ -175,7 +175,7 @@ def without_empty(views: list[Any]) -> list[Any]:
     ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=70)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(HISTORIES)
 async def test_memory_redis_and_the_model_agree_whatever_is_done(
     redis: Redis, history: list[tuple[str, Any]]
