@@ -41,6 +41,20 @@ REAP_EVERY_S = 1.0
 LAST_SETTLEMENTS_S = 2.0
 """For what is not applied when the gateway ends; whoever finds its spool does the rest."""
 
+GAUGES = {
+    "settlements_pending": "Settlements that Redis does not have yet",
+    "settlement_oldest_pending_seconds": "For how long there has been one",
+    "settlements_corrupt": "Lines of spools that are damaged",
+    "settlements_expired": "Settlements found too late to be applied safely",
+    "settlements_refused": "Settlements whose place in Redis holds something else",
+    "spool_failed_writes": "Groups of settlements that the disk did not take",
+    "spools_replayed": "Spools of dead gateways that were applied",
+    "requests_reaped": "Reservations of dead gateways that were settled",
+    "snapshot_behind": "1 while the copy of the record cannot be written",
+    "gateways_live": "Gateways, as this one knows",
+    "prepaid_held": "Micro-units reserved for a time without Redis",
+}
+
 
 class GatewayRecord:
     """Owns the spool of this gateway and the tasks that keep it and the record in step.
@@ -110,42 +124,21 @@ class GatewayRecord:
     def register(self, registry: CollectorRegistry) -> None:
         """Its own state, as gauges that are read when they are asked for."""
         settler, figures, reaper = self._settler, self._settler.figures, self._reaper
-        told: dict[str, tuple[str, Callable[[], float]]] = {
-            "settlements_pending": ("Settlements that Redis does not have yet", lambda: settler.num_pending),
-            "settlement_oldest_pending_seconds": (
-                "For how long there has been one",
-                lambda: settler.oldest_pending_s,
-            ),
-            "settlements_corrupt": ("Lines of spools that are damaged", lambda: figures.num_corrupt),
-            "settlements_expired": (
-                "Settlements found too late to be applied safely",
-                lambda: figures.num_expired,
-            ),
-            "settlements_refused": (
-                "Settlements whose place in Redis holds something else",
-                lambda: figures.num_refused,
-            ),
-            "spool_failed_writes": (
-                "Groups of settlements that the disk did not take",
-                lambda: settler.num_failed_writes,
-            ),
-            "spools_replayed": (
-                "Spools of dead gateways that were applied",
-                lambda: reaper.num_spools_replayed,
-            ),
-            "requests_reaped": ("Reservations of dead gateways that were settled", lambda: reaper.num_reaped),
-            "snapshot_behind": (
-                "1 while the copy of the record cannot be written",
-                lambda: self._keeper.is_behind,
-            ),
-            "gateways_live": ("Gateways, as this one knows", lambda: self.standby.num_gateways),
-            "prepaid_held": (
-                "Micro-units reserved for a time without Redis",
-                lambda: self.standby.amount_held,
-            ),
+        values: dict[str, Callable[[], float]] = {
+            "settlements_pending": lambda: settler.num_pending,
+            "settlement_oldest_pending_seconds": lambda: settler.oldest_pending_s,
+            "settlements_corrupt": lambda: figures.num_corrupt,
+            "settlements_expired": lambda: figures.num_expired,
+            "settlements_refused": lambda: figures.num_refused,
+            "spool_failed_writes": lambda: settler.num_failed_writes,
+            "spools_replayed": lambda: reaper.num_spools_replayed,
+            "requests_reaped": lambda: reaper.num_reaped,
+            "snapshot_behind": lambda: self._keeper.is_behind,
+            "gateways_live": lambda: self.standby.num_gateways,
+            "prepaid_held": lambda: self.standby.amount_held,
         }
-        for name, (text, value) in told.items():
-            Gauge(f"headrace_{name}", text, registry=registry).set_function(value)
+        for name, text in GAUGES.items():
+            Gauge(f"headrace_{name}", text, registry=registry).set_function(values[name])
 
     async def _end_frozen(self) -> None:
         await self._if_whole(lambda: self.running.check(self.store))

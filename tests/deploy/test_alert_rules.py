@@ -20,6 +20,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from cluster.engine_metrics import EngineMetrics
+from cluster.gateway_record import GAUGES
 from cluster.settings import ServeSettings
 from cluster.telemetry import BUCKETS_S, Telemetry
 from tests.cluster.fake_replica import IDLE
@@ -51,6 +52,7 @@ def samples_of(registry: CollectorRegistry) -> Iterator[str]:
 EXPORTED = {
     *samples_of(Telemetry(lambda: {"r": IDLE}).registry),
     *samples_of(EngineMetrics(lambda: IDLE).registry),
+    *(f"headrace_{name}" for name in GAUGES),
 }
 
 
