@@ -75,8 +75,8 @@ def test_descriptions_name_metrics_that_are_exported() -> None:
     for alert in ALERTS.values():
         text = alert["annotations"].get("description", "")
         for before, parts, after in re.findall(r"(headrace_\w*)(?:\{([\w,]+)\}(\w*))?", text):
-            for part in parts.split(","):
-                assert f"{before}{part}{after}_bucket" in EXPORTED
+            for name in (f"{before}{part}{after}" for part in parts.split(",")):
+                assert {name, f"{name}_bucket"} & EXPORTED, name
 
 
 def test_the_rules_are_tested_on_series_that_are_exported() -> None:
