@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from cluster.api.auth import store_unavailable
-from cluster.api.refusals import insufficient_quota, refusal
+from cluster.api.refusals import refusal, unpaid
 from cluster.books import Books
 from cluster.generation import GenerationRequest
 from cluster.index.prefix_index import IndexUnavailable
@@ -114,15 +114,14 @@ class Admission:
         """Raises `ApiError` 400, 402, 429 or 503; nothing stays taken then."""
         ask = self._ask_of(request)
         answer, claims = await self._decide(ask, request.account.terms, lookups)
+        if isinstance(answer, Granted) and answer.max_tokens < request.sampling.min_tokens:
+            self._books.give_back(ask)
+            answer = unpaid(answer.standing)
         if isinstance(answer, Refused):
             self._observer.count_refused(ask.tenant_id, answer)
             raise refusal(answer)
         self._observer.count_granted(ask.tenant_id, answer)
-        reservation = self._books.open(ask, answer)
-        if answer.max_tokens < request.sampling.min_tokens:
-            reservation.settle("unserved")
-            raise insufficient_quota("The budget does not pay for 'min_tokens'.", {})
-        return Admitted(reservation, claims)
+        return Admitted(self._books.open(ask, answer), claims)
 
     def _ask_of(self, request: GenerationRequest) -> Ask:
         key, tenant, terms = request.account

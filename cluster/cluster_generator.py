@@ -73,18 +73,18 @@ class ClusterGenerator:
         else:
             await asyncio.get_running_loop().run_in_executor(self._hasher, chains.prepare, hellos)
         reservation, claims = await self._admission.admit(request, _lookups(chains, hellos))
-        routed = RoutedRequest(_within(request, reservation.max_tokens), chains, claims)
         run = self._running.entered(request.account.tenant)
         try:
+            routed = RoutedRequest(_within(request, reservation.max_tokens), chains, claims)
             inbox = await self._dispatcher.submit(routed, n=request.n)
+            texts = [SiblingText(sibling, self._token_bytes, request.stop) for sibling in range(request.n)]
+            return ClusterGeneration(
+                self._links, self._dispatcher, routed, inbox, texts, self._observer, reservation, run
+            )
         except BaseException:
             reservation.settle("unserved")
             run.leave()
             raise
-        texts = [SiblingText(sibling, self._token_bytes, request.stop) for sibling in range(request.n)]
-        return ClusterGeneration(
-            self._links, self._dispatcher, routed, inbox, texts, self._observer, reservation, run
-        )
 
 
 def _within(request: GenerationRequest, max_tokens: int) -> GenerationRequest:

@@ -95,7 +95,12 @@ class Dispatcher:
         request.attempts.lost(replica_id)
         self.release(request)
         if request.attempts.is_poisonous:
-            log.error("request %s is poisonous: its replicas died of it", request.asked.request_id)
+            asked = request.asked
+            log.error(
+                "tenant %s: request %s is poisonous: its replicas died of it",
+                asked.account.tenant.tenant_id,
+                asked.request_id,
+            )
             self._on_poisonous()
             raise _poisonous()
 

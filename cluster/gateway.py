@@ -10,7 +10,8 @@ import gc
 import os
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -102,37 +103,9 @@ class Gateway:
         rollouts = RedisRollouts(self._redis, spec.cluster_id, secret)
         source = resolve_model(await rollouts.serving_model() or spec.settings.model)
         tokenizer, template = source.tokenizer(), source.chat_template()
-        record = self._record
         tokenizer_pool = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
-        rng = Random(secrets.randbits(64))
-        telemetry = self._telemetry
-        self._generator = ClusterGenerator(
-            self._links,
-            Dispatcher(
-                self._links,
-                routing_policy(spec.settings.routing),
-                rng,
-                time.monotonic,
-                telemetry.count_poisonous,
-            ),
-            Admission(
-                self._redis,
-                record.ledger,
-                self._index,
-                record.standby.health,
-                record.standby,
-                record.books,
-                Who(self._gateway_id, spec.served_name, time.time),
-                telemetry.tenants,
-                telemetry.count_lookup,
-            ),
-            tokenizer.token_bytes,
-            secret,
-            tokenizer_pool,
-            telemetry,
-            record.running,
-            PublicPrefixes(spec.public_prefixes),
-        )
+        record, telemetry = self._record, self._telemetry
+        self._generator = self._build_generator(spec, secret, tokenizer.token_bytes, tokenizer_pool)
         return Services(
             generator=self._generator,
             authenticator=Authenticator(
@@ -158,6 +131,40 @@ class Gateway:
             wall_clock=time.time,
             tokenizer_pool=tokenizer_pool,
             draw_seed=lambda: secrets.randbits(64),
+        )
+
+    def _build_generator(
+        self, spec: ClusterSpec, secret: bytes, token_bytes: Callable[[int], bytes], hasher: Executor
+    ) -> ClusterGenerator:
+        record, telemetry = self._record, self._telemetry
+        dispatcher = Dispatcher(
+            self._links,
+            routing_policy(spec.settings.routing),
+            Random(secrets.randbits(64)),
+            time.monotonic,
+            telemetry.count_poisonous,
+        )
+        admission = Admission(
+            self._redis,
+            record.ledger,
+            self._index,
+            record.standby.health,
+            record.standby,
+            record.books,
+            Who(self._gateway_id, spec.served_name, time.time),
+            telemetry.tenants,
+            telemetry.count_lookup,
+        )
+        return ClusterGenerator(
+            self._links,
+            dispatcher,
+            admission,
+            token_bytes,
+            secret,
+            hasher,
+            telemetry,
+            record.running,
+            PublicPrefixes(spec.public_prefixes),
         )
 
     async def _leave_aborts(self, incarnation: int, aborts: tuple[Abort, ...]) -> None:

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from cluster.api.waiting import end_all
 from cluster.books import Books
 from cluster.running import Running
-from cluster.settings import ServeSettings
+from cluster.settings import SPOOLS, ServeSettings
 from cluster.tenant_metrics import TenantMetrics
 from tenants.ledger.ledger import RENEW_EVERY_S
 from tenants.ledger.redis_ledger import RedisLedger
@@ -34,8 +34,6 @@ from tenants.spool.spool import Spool
 from tenants.store import StoreUnavailable, Trouble
 from tenants.store_redis import RedisTenantStore
 
-SPOOLS = "spool"
-"""Below the state directory."""
 WATCH_EVERY_S = 0.5
 REAP_EVERY_S = 1.0
 LAST_SETTLEMENTS_S = 2.0

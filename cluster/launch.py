@@ -14,12 +14,10 @@ import sys
 import time
 import traceback
 from contextlib import closing
-from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from cluster.gateway_record import SPOOLS
 from cluster.golden import GoldenPrompt
 from cluster.greeting import front_address, greet
 from cluster.output import own_console, send_output_to, waiting_for
@@ -34,6 +32,7 @@ from cluster.preflight import (
     plan_engine,
 )
 from cluster.ray_session import RaySession
+from cluster.record_opening import open_record
 from cluster.redis_check import check_redis
 from cluster.redis_server import RedisServer, RedisServerError
 from cluster.rollout.check import text_rules
@@ -48,12 +47,8 @@ from cluster.start_reports import StartReports
 from cluster.start_watch import StartWatch, answers
 from cluster.supervisor import ASKS_TO_STOP, adopt_orphans, sweep_descendants
 from engine.loading.source import ModelSource
-from tenants.bootstrap import BootstrapError, KeyFiles, ensure_demo
-from tenants.ledger.redis_ledger import RedisLedger
-from tenants.redis_client import connect
-from tenants.spool.rebuild import rebuild
+from tenants.bootstrap import BootstrapError, KeyFiles
 from tenants.store import StoreUnavailable
-from tenants.store_redis import RedisTenantStore
 
 POLL_S = 0.1
 
@@ -150,7 +145,7 @@ class Launcher:
                 url = settings.redis_url
                 for warning in check_redis(url).warnings:
                     self._warn(warning)
-            self._keys = asyncio.run(_seed_record(url, settings.state_dir))
+            self._keys = asyncio.run(open_record(url, settings.state_dir))
         except (RedisServerError, StoreUnavailable) as error:
             raise StartError(str(error), "start Redis ≥ 6.2 there, or leave --redis-url away") from None
         except BootstrapError as error:
@@ -222,7 +217,7 @@ class Launcher:
             self._rollouts.tick()
         if self._redis is not None and not self._redis.is_running:
             self._console.print(
-                "[bold red]Redis has ended[/bold red]; keys cannot be checked until a restart"
+                "[bold red]Redis has ended[/bold red]; tenants are served as their tier says until a restart"
             )
             self._redis = None
 
@@ -252,19 +247,6 @@ class Launcher:
             if num_cut:
                 self._console.print(f"{num_cut} request(s) were cut off after {limit_s:g} s")
         self._ray.close()
-
-
-async def _seed_record(redis_url: str, state_dir: Path) -> KeyFiles:
-    client = connect(redis_url)
-
-    async def spent_this_month() -> None:
-        await rebuild(state_dir / SPOOLS, RedisLedger(client), time.time())
-
-    try:
-        store, secret = RedisTenantStore(client), root_secret(state_dir)
-        return await ensure_demo(store, secret, state_dir, time.time(), spent_this_month)
-    finally:
-        await client.aclose()
 
 
 def _fail(console: Console, stage: str, error: StartError) -> int:

@@ -23,6 +23,8 @@ ENV_PREFIX = "HEADRACE_"
 Dtype = Literal["auto", "float32", "bfloat16"]
 TEST_FIELDS = frozenset({"fault"})
 """Left out of the help text."""
+SPOOLS = "spool"
+"""Folder below the state directory."""
 FAULTS_ALLOWED = "HEADRACE_ALLOW_FAULTS"
 """Environment variable without which `--fault` is refused: it has no place in service."""
 Device = Literal["cpu", "cuda"]
@@ -51,7 +53,9 @@ class ServeSettings(BaseSettings):
         description="Ray to join: host:port, or auto for the one on this machine; default: one is started",
     )
     redis_url: str | None = Field(None, description="existing Redis ≥ 6.2; default: one is started")
-    state_dir: Path = Field(Path(".headrace"), description="keys, secret, Redis data")
+    state_dir: Path = Field(
+        Path(".headrace"), description="keys, secret, Redis data, settled requests, copy of the tenants"
+    )
     device: Device = Field("cpu", description="where the engine computes; cuda is untested without a GPU")
     dtype: Dtype = Field("auto", description="of the weights; auto: bfloat16 where the CPU is good at it")
     kv_cache_dtype: Dtype = Field("auto", description="of the KV cache; auto: that of the weights")

@@ -21,13 +21,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cluster.generation import Usage
-from cluster.tenant_metrics import TenantMetrics
+from cluster.tenant_metrics import OTHER, TenantMetrics
 from engine.counters import EngineCounters
 from engine.prefix_stats import MISS_REASONS
 from engine.request import Timing
 
 MAX_TENANT_LABELS = 100
-OTHER = "other"
 BUCKETS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0),

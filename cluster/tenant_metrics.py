@@ -15,6 +15,8 @@ from tenants.ledger.settlement import Settlement
 from tenants.store import Trouble
 
 Counters = Callable[..., Counter]
+OTHER = "other"
+"""Label of all that have none of their own."""
 TROUBLES: tuple[Trouble, ...] = ("unreachable", "timeout", "refused", "empty")
 KeyedResult = Literal[
     "stored", "too_large", "unstored", "lost", "freed", "replayed", "in_progress", "gone", "reused", "refused"
@@ -32,7 +34,7 @@ class TenantMetrics:
             "refused_requests", "Requests that a limit refused, by limit", "tenant", "reason"
         )
         self._soft = counter(
-            "soft_limit_requests", "Requests let in with less than 20 % of a limit left", "tenant", "limit"
+            "soft_limit_requests", "Requests let in with a fifth of a limit left or less", "tenant", "limit"
         )
         self._reserved_cost = counter("reserved_cost", "Micro-units reserved for requests", "tenant")
         self._settled_cost = counter("settled_cost", "Micro-units charged for requests", "tenant")
@@ -88,6 +90,8 @@ class TenantMetrics:
         self._is_up.set(is_up)
 
     def _observe(self, tenant: str, standing: Standing) -> None:
+        if tenant == OTHER:  # the last of many would stand for all of them
+            return
         shares: dict[str, float] = {}
         for gauge in standing.gauges:
             share = gauge.remaining / max(gauge.limit, 1)

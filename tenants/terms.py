@@ -55,7 +55,8 @@ class Terms(Limits, frozen=True, kw_only=True):
     """Everything that a tier says."""
 
     weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
-    """Share of tokens among the backlogged tenants of a class."""
+    """Share of tokens among the backlogged tenants of a class. This, `service_class` and `max_queue_len` are
+    kept and shown, and wait for the queues of tenants: nothing obeys them yet."""
     service_class: ServiceClass = "interactive"
     max_queue_len: Count | None = None
     max_context_tokens: Tokens | None = None

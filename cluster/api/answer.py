@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+
+from msgspec.structs import replace
 
 from cluster.api.arrival import Arrival
 from cluster.api.errors import ApiError
@@ -16,6 +19,7 @@ class Answer:
     """Owns one generation. With `n` siblings, each ends on its own; the last end is the answer's."""
 
     def __init__(self, arrival: Arrival, request: GenerationRequest) -> None:
+        self._arrival = arrival
         self._generator = arrival.services.generator
         self._telemetry = arrival.services.telemetry
         self._clock = arrival.services.clock
@@ -59,9 +63,10 @@ class Answer:
 
         Left before the end by whoever reads, it aborts the generation.
         """
-        generation = self.generation = await self._generator.start(self._request)
-        num_running = self._request.n
-        outcome: Outcome = "left"
+        request = replace(self._request, account=await self._arrival.account_now())
+        generation = self.generation = await self._generator.start(request)
+        num_running = request.n
+        outcome: Outcome = "failed"
         try:
             async for delta in generation.deltas():
                 finish = _finish_of(delta)
@@ -75,8 +80,13 @@ class Answer:
                 if not num_running:
                     return
             raise _unfinished()
+        except (CancelledError, GeneratorExit):
+            if num_running:
+                outcome = "left"
+            raise
         except ApiError as error:
-            outcome = "failed" if error.status >= 500 else "left"
+            if error.status < 500:
+                outcome = "left"
             raise
         finally:
             generation.end(outcome)

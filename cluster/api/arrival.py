@@ -35,6 +35,14 @@ class Arrival:
         if self.remaining_s <= 0:
             raise deadline_exceeded()
 
+    async def account_now(self) -> Account:
+        """Whose it is, as it is now: the body, and its tokens, may have come long after the key.
+
+        Raises `ApiError` 401, 403 or 503.
+        """
+        with refusals():
+            return await self.services.authenticator.again(self.account)
+
     def check_model(self, model: str) -> None:
         """Raises `ApiError` 404 for a name that is not the served one nor an alias, or not for the tenant."""
         served = (self.services.model_name, *self.services.aliases)
@@ -53,16 +61,9 @@ def model_not_found(model: str) -> ApiError:
 
 
 async def arrive(http: Request, account: Account = Depends(_inference)) -> Arrival:
-    """The dependency of every route that generates. Raises `ApiError` for a bad header, or no key.
-
-    The body is there when it returns, and the account is as it was then: one that was frozen while a slow
-    body came starts nothing.
-    """
+    """The dependency of every route that generates. Raises `ApiError` for a bad header, or no key."""
     services: Services = http.app.state.services
     arrived = services.clock()
     check_content_type(http.headers.get("content-type"), http.headers.get("content-encoding"))
     timeout_s = request_timeout_s(http.headers.get("x-request-timeout"))
-    await http.body()
-    with refusals():
-        account = await services.authenticator.again(account)
     return Arrival(services, account, http.state.request_id, arrived, arrived + timeout_s)

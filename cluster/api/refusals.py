@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.api.errors import ApiError
 from cluster.api.limit_headers import limit_headers
-from tenants.ledger.grant import Gauge, Kind, Refused
+from tenants.ledger.grant import Gauge, Kind, Refused, Standing
 
 _NAMES: dict[Kind, str] = {
     "requests": "requests per minute",
@@ -24,7 +24,8 @@ def refusal(refused: Refused) -> ApiError:
         message = f"This request is larger than what {whose} may ever take at once: {name}{_limit(refused)}."
         return ApiError(400, "limit_never_satisfiable", message, headers=headers)
     if refused.kind in ("budget_day", "budget_month"):
-        return insufficient_quota(f"The {name} of {whose} does not pay for this request.", headers)
+        message = f"The {name} of {whose} does not pay for this request."
+        return ApiError(402, "insufficient_quota", message, headers=headers)
     if refused.kind == "concurrency":
         message = f"{whose.capitalize()} has as many requests at once as it may{_limit(refused)}."
     else:
@@ -33,9 +34,13 @@ def refusal(refused: Refused) -> ApiError:
     return ApiError(429, code, message, retry_after_s=refused.retry_after_s, headers=headers)
 
 
-def insufficient_quota(message: str, headers: dict[str, str]) -> ApiError:
-    """402, without `Retry-After`: only a top-up helps, or the next day or month."""
-    return ApiError(402, "insufficient_quota", message, headers=headers)
+def unpaid(standing: Standing) -> Refused:
+    """Of a request that the budget does not pay for as long as it has to be."""
+    budget = standing.tightest("budget_day", "budget_month")
+    assert budget is not None
+    return Refused(
+        kind=budget.kind, key_id=budget.key_id, retry_after_s=None, is_never=False, standing=standing
+    )
 
 
 def _limit(refused: Refused) -> str:

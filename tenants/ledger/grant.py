@@ -8,8 +8,8 @@ import msgspec
 
 Kind = Literal["requests", "input_tokens", "output_tokens", "concurrency", "budget_day", "budget_month"]
 
-SOFT_SHARE = 0.8
-"""From this share of a limit on its tenant is warned."""
+SOFT_PER_CENT = 80
+"""From this part of a limit on its tenant is warned."""
 
 
 class Gauge(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Gauge(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_soft(self) -> bool:
-        return self.remaining < (1 - SOFT_SHARE) * self.limit
+        return 100 * self.remaining <= (100 - SOFT_PER_CENT) * self.limit
 
 
 class Standing(msgspec.Struct, frozen=True):

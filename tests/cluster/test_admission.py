@@ -145,6 +145,7 @@ class TestLimits:
         error = await rig.refusal("r1", account, min_tokens=18)
         assert (error.status, error.code) == (402, "insufficient_quota")
         assert rig.books.outcomes == ["unserved"]
+        assert (rig.granted, [one.kind for one in rig.refused]) == ([], ["budget_day"])
 
     async def test_that_hold_something_else_than_ours_are_503_and_nobody_else_s_trouble(
         self, rig: Rig

@@ -244,6 +244,22 @@ class TestTheClientLeaves:
         assert asyncio.all_tasks() == before
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (BROKEN, "failed"),
+        (RuntimeError("a fault of ours"), "failed"),
+        (ApiError(403, "tenant_disabled", "This tenant is disabled."), "left"),
+    ],
+)
+async def test_our_fault_is_free_of_charge_and_the_tenant_s_is_not(
+    gateway: FakeGateway, error: Exception, outcome: str
+) -> None:
+    gateway.generator.script = [TextDelta("a"), error]
+    await begin(gateway).finished()
+    assert gateway.generator.generations[0].outcomes == [outcome]
+
+
 async def test_a_tenant_frozen_while_its_body_was_on_its_way_starts_nothing(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

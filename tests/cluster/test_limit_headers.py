@@ -55,7 +55,7 @@ def test_no_limit_no_header() -> None:
 
 
 def test_from_four_fifths_on_a_limit_is_named() -> None:
-    standing = Standing((a_gauge("requests", 20), a_gauge("budget_day", 19), a_gauge("concurrency", 5)))
+    standing = Standing((a_gauge("requests", 21), a_gauge("budget_day", 20), a_gauge("concurrency", 5)))
     assert limit_headers(standing)["x-headrace-soft-limits"] == "budget_day,concurrency"
 
 

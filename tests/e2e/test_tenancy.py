@@ -174,7 +174,8 @@ class TestFreezing:
             shop.change(disabled=True)
             frozen_at = time.monotonic()
             ends = [one.result() for one in running]
-        assert time.monotonic() - frozen_at < 2 * WITHIN_S
+            took_s = time.monotonic() - frozen_at
+        assert took_s < WITHIN_S
         assert all("tenant_disabled" in end for end in ends)
         until(lambda: {shop.ask().status_code for _ in range(4)} == {403}, WITHIN_S)
         shop.served.wait_until_idle(within_s=2)

@@ -1,0 +1,30 @@
+"""The record of tenants at the start of a cluster: made, found, or written back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cluster.settings import SPOOLS, root_secret
+from tenants.bootstrap import KeyFiles, ensure_demo
+from tenants.ledger.redis_ledger import RedisLedger
+from tenants.redis_client import connect
+from tenants.spool.rebuild import rebuild
+from tenants.store_redis import RedisTenantStore
+
+
+async def open_record(redis_url: str, state_dir: Path) -> KeyFiles:
+    """Makes the demo and admin keys where they are missing; of a lost record, what was spent comes first.
+
+    Raises `BootstrapError` or `StoreUnavailable`.
+    """
+    client = connect(redis_url)
+
+    async def spent_this_month() -> None:
+        await rebuild(state_dir / SPOOLS, RedisLedger(client), time.time())
+
+    try:
+        store, secret = RedisTenantStore(client), root_secret(state_dir)
+        return await ensure_demo(store, secret, state_dir, time.time(), spent_this_month)
+    finally:
+        await client.aclose()
