@@ -1,7 +1,8 @@
 """The one Redis round trip of a request: everything that is asked before it is routed.
 
-Owns the request's pipeline: whether the record is whole, the takes from its tenant's limits and budget, and
-what the prefix index claims of the prompt. An index that fails alone costs its claims and nothing else.
+Owns the request's commands in it: whether the record is whole, the takes from its tenant's limits and budget,
+and what the prefix index claims of the prompt. Requests of one turn of the loop share a trip. An index that
+fails alone costs its claims and nothing else.
 While the record cannot be asked, this gateway decides by its own share (`tenants/offline/`) and requests
 are routed by load; each such decision is counted.
 """
@@ -11,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError, RedisError
 
 from cluster.api.auth import store_unavailable
@@ -26,7 +29,9 @@ from cluster.reservation import Reservation
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Granted, Refused, Standing
 from tenants.ledger.redis_ledger import RedisLedger
+from tenants.redis_batch import RedisBatch
 from tenants.redis_client import CALL_TIMEOUT_S
+from tenants.redis_trouble import unavailable
 from tenants.reseed import EPOCH_KEY
 from tenants.store import CorruptRecord, StoreUnavailable, Trouble
 from tenants.terms import Terms
@@ -100,7 +105,7 @@ class Admission:
         observer: AdmissionObserver,
         on_lookup: Callable[[bool], None] = lambda is_ok: None,
     ) -> None:
-        self._client = client
+        self._batch = RedisBatch(client)
         self._ledger = ledger
         self._index = index
         self._health = health
@@ -169,6 +174,8 @@ class Admission:
     ) -> tuple[Granted | Refused, Mapping[int, int]]:
         epoch, reserved, _, *claims = await self._round_trip(ask, lookups)
         answer = self._ledger.read_reserve(ask, reserved)
+        if isinstance(epoch, RedisError):
+            raise unavailable(epoch, EPOCH_KEY)
         if epoch is None:
             raise StoreUnavailable("Redis came back empty", "empty")
         self._offline.saw(ask, terms, answer.standing)
@@ -191,27 +198,23 @@ class Admission:
 
     async def _round_trip(self, ask: Ask, lookups: Sequence[Lookup]) -> list[object]:
         """One, and two more if Redis forgot the script, which took nothing then."""
+        queue = partial(self._queue, ask, lookups)
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                replies = await self._execute(ask, lookups)
+                replies = await self._batch.ask(queue)
                 if isinstance(replies[1], NoScriptError):
                     await self._ledger.load()
-                    replies = await self._execute(ask, lookups)
+                    replies = await self._batch.ask(queue)
                 return replies
-        except TimeoutError:
-            raise StoreUnavailable("Redis did not answer in time", "timeout") from None
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"Redis cannot be reached ({type(error).__name__})") from None
+        except TimeoutError as error:
+            raise unavailable(error, "") from None
 
-    async def _execute(self, ask: Ask, lookups: Sequence[Lookup]) -> list[object]:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.get(EPOCH_KEY)
-            self._ledger.queue_reserve(pipeline, ask)
-            self._ledger.queue_watch(pipeline, ask.tenant_id)
-            for lookup in lookups:
-                self._index.queue_look_up(pipeline, *lookup)
-            replies: list[object] = await pipeline.execute(raise_on_error=False)
-            return replies
+    def _queue(self, ask: Ask, lookups: Sequence[Lookup], pipeline: Pipeline) -> None:
+        pipeline.get(EPOCH_KEY)
+        self._ledger.queue_reserve(pipeline, ask)
+        self._ledger.queue_watch(pipeline, ask.tenant_id)
+        for lookup in lookups:
+            self._index.queue_look_up(pipeline, *lookup)
 
     def _claims(self, replies: Sequence[object]) -> Mapping[int, int]:
         claims: dict[int, int] = {}

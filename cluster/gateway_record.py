@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from cluster.api.waiting import end_all
 from cluster.books import Books
+from cluster.record_looks import RecordLooks
+from cluster.record_metrics import RecordMetrics
 from cluster.running import Running
 from cluster.settings import SPOOLS, ServeSettings
 from cluster.tenant_metrics import TenantMetrics
+from tenants.breaker import PROBE_EVERY_S
 from tenants.ledger.ledger import RENEW_EVERY_S
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.ledger.settlement import Settlement
@@ -30,28 +32,16 @@ from tenants.spool.leases import Leases
 from tenants.spool.reaper import Reaper
 from tenants.spool.rebuild import rebuild
 from tenants.spool.settler import Settler
+from tenants.spool.spend_keeper import SpendKeeper
 from tenants.spool.spool import Spool
-from tenants.store import StoreUnavailable, Trouble
+from tenants.store import Trouble
 from tenants.store_redis import RedisTenantStore
 
 WATCH_EVERY_S = 0.5
 REAP_EVERY_S = 1.0
+TELL_EVERY_S = 5.0
 LAST_SETTLEMENTS_S = 2.0
 """For what is not applied when the gateway ends; whoever finds its spool does the rest."""
-
-GAUGES = {
-    "settlements_pending": "Settlements that Redis does not have yet",
-    "settlement_oldest_pending_seconds": "For how long there has been one",
-    "settlements_corrupt": "Lines of spools that are damaged",
-    "settlements_expired": "Settlements found too late to be applied safely",
-    "settlements_refused": "Settlements whose place in Redis holds something else",
-    "spool_failed_writes": "Groups of settlements that the disk did not take",
-    "spools_replayed": "Spools of dead gateways that were applied",
-    "requests_reaped": "Reservations of dead gateways that were settled",
-    "snapshot_behind": "1 while the copy of the record cannot be written",
-    "gateways_live": "Gateways, as this one knows",
-    "prepaid_held": "Micro-units reserved for a time without Redis",
-}
 
 
 class GatewayRecord:
@@ -71,15 +61,13 @@ class GatewayRecord:
         self._metrics = metrics
         self._settler = Settler(Spool.open(spools, gateway_id, time.time), self.ledger, time.time)
         self._leases = Leases(self.ledger)
-        dead = DeadSpools(spools, self.ledger, time.time, self._settler.figures, settings.spool_days)
-        self._reaper = Reaper(self.ledger, self._settler, dead, time.monotonic)
-        self._keeper = SnapshotKeeper(self.store, settings.state_dir, time.time)
-        reseeder = Reseeder(
-            self.store,
-            settings.state_dir / FILE_NAME,
-            secret,
-            lambda: rebuild(spools, self.ledger, time.time()),
+        self._dead_spools = DeadSpools(
+            spools, self.ledger, time.time, self._settler.figures, settings.spool_days
         )
+        self._keeper = SnapshotKeeper(self.store, settings.state_dir, time.time)
+        self._spools = spools
+        self._spend = SpendKeeper(self.store, settings.state_dir, self._rebuild)
+        reseeder = Reseeder(self.store, settings.state_dir / FILE_NAME, secret, self._rebuild)
         means = Means(
             gateway_id=gateway_id,
             ledger=self.ledger,
@@ -91,15 +79,20 @@ class GatewayRecord:
             new_id=partial(secrets.token_hex, 16),
         )
         self.standby = Standby(means, self._on_trouble)
+        self._looks = RecordLooks(self.standby.health)
+        self._reaper = Reaper(
+            self.ledger, self._settler, self._dead_spools, time.monotonic, lambda: self._is_away
+        )
         self.books = Books(self._leases, self._settler, time.time, self._on_settled)
         self._tasks: list[asyncio.Future[None]] = []
 
     def start(self) -> None:
         self._settler.start()
         loops = (
-            self.standby.run(),
+            every(PROBE_EVERY_S, self.standby.tick),
             every(WATCH_EVERY_S, self._end_frozen),
             every(WATCH_EVERY_S, self._keep_copy),
+            every(TELL_EVERY_S, self._keep_spend),
             every(RENEW_EVERY_S, self._leases.renew),
             every(REAP_EVERY_S, self._reaper.tick),
         )
@@ -114,41 +107,51 @@ class GatewayRecord:
         if not tasks:
             return
         await end_all(*tasks)
-        await self.books.close()
-        await self.standby.close()
-        await self._settler.close(LAST_SETTLEMENTS_S)
-        self._keeper.close()
+        try:
+            await self.books.close()
+            await self.standby.close()
+        finally:
+            await self._settler.close(LAST_SETTLEMENTS_S)
+            self._keeper.close()
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Its own state, as gauges that are read when they are asked for."""
+        registry.register(RecordMetrics(self._numbers))
+
+    def _numbers(self) -> Mapping[str, float]:
         settler, figures, reaper = self._settler, self._settler.figures, self._reaper
-        values: dict[str, Callable[[], float]] = {
-            "settlements_pending": lambda: settler.num_pending,
-            "settlement_oldest_pending_seconds": lambda: settler.oldest_pending_s,
-            "settlements_corrupt": lambda: figures.num_corrupt,
-            "settlements_expired": lambda: figures.num_expired,
-            "settlements_refused": lambda: figures.num_refused,
-            "spool_failed_writes": lambda: settler.num_failed_writes,
-            "spools_replayed": lambda: reaper.num_spools_replayed,
-            "requests_reaped": lambda: reaper.num_reaped,
-            "snapshot_behind": lambda: self._keeper.is_behind,
-            "gateways_live": lambda: self.standby.num_gateways,
-            "prepaid_held": lambda: self.standby.amount_held,
+        return {
+            "settlements_pending": settler.num_pending,
+            "settlement_oldest_pending_seconds": settler.oldest_pending_s,
+            "settlements_corrupt": figures.num_corrupt,
+            "settlements_expired": figures.num_expired,
+            "settlements_refused": figures.num_refused,
+            "settlements_dropped": settler.num_dropped,
+            "spool_failed_writes": settler.num_failed_writes,
+            "spools_replayed": reaper.num_spools_replayed,
+            "spools_unreadable": self._dead_spools.num_unreadable,
+            "requests_reaped": reaper.num_reaped,
+            "failed_lease_renewals": self._leases.num_failed_renewals,
+            "failed_record_looks": self._looks.num_failed,
+            "snapshot_behind": self._keeper.is_behind,
+            "gateways_live": self.standby.num_gateways,
+            "prepaid_held_micro_units": self.standby.amount_held,
         }
-        for name, text in GAUGES.items():
-            Gauge(f"headrace_{name}", text, registry=registry).set_function(values[name])
+
+    @property
+    def _is_away(self) -> bool:
+        return self.standby.health.trouble is not None
 
     async def _end_frozen(self) -> None:
-        await self._if_whole(lambda: self.running.check(self.store))
+        await self._looks.look(lambda: self.running.check(self.store))
 
     async def _keep_copy(self) -> None:
-        await self._if_whole(self._keeper.keep_up)
+        await self._looks.look(self._keeper.keep_up)
 
-    async def _if_whole(self, look: Callable[[], Awaitable[object]]) -> None:
-        """The next one makes up for one that failed."""
-        if self.standby.health.trouble is None:
-            with suppress(StoreUnavailable):
-                await look()
+    async def _keep_spend(self) -> None:
+        await self._looks.look(self._spend.keep_up)
+
+    async def _rebuild(self) -> int:
+        return await rebuild(self._spools, self.ledger, time.time())
 
     def _on_settled(self, settlement: Settlement) -> None:
         self._metrics.count_settled(settlement)

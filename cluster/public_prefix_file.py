@@ -6,13 +6,14 @@
 
 Text is split as `/v1/completions` splits it, messages as the chat template writes them up to the end of
 the last one. The last tokens of a text may come out otherwise where a prompt goes on; only full blocks of
-tokens are shared, so a text that should be whole in them wants some more behind it.
+tokens are shared, so a text that should be whole in them wants some more behind it. A prefix has at least one
+block, 16 tokens.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -42,6 +43,14 @@ class _Line(BaseModel):
     text: _Text | None = None
     token_ids: _TokenIds | None = None
     messages: Annotated[list[_Turn], Field(min_length=1, max_length=64)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_other(cls, line: Any) -> Any:
+        if isinstance(line, dict) and (others := sorted(line.keys() - cls.model_fields.keys())):
+            said = "{field}: there is no such field; give one of text, token_ids and messages"
+            raise PydanticCustomError("invalid_value", said, {"field": others[0]})
+        return line
 
     @model_validator(mode="after")
     def _one_of_three(self) -> _Line:

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cluster.generation import Usage
-from tenants.ledger import money
 from tenants.ledger.ask import Ask
 from tenants.ledger.grant import Granted, Standing
 from tenants.ledger.settlement import Outcome, Progress, Settlement
 
-FREE_OF_CHARGE: frozenset[Outcome] = frozenset({"failed", "unserved"})
 NOTHING = Usage(0, 0, 0)
 
 
@@ -58,25 +56,12 @@ class Reservation:
         if self._is_settled:
             return
         self._is_settled = True
-        self._holder.settled(self._settlement(outcome, usage))
-
-    def _settlement(self, outcome: Outcome, usage: Usage) -> Settlement:
-        ask = self._ask
-        tokens = {
-            "prompt_tokens": usage.prompt_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "completion_tokens": usage.completion_tokens,
-        }
-        return Settlement(
-            request_id=ask.request_id,
-            tenant_id=ask.tenant_id,
-            key_id=ask.key_id,
-            model=ask.model,
-            gateway_id=ask.gateway_id,
-            started_at=ask.started_at,
+        settlement = Settlement.of(
+            self._ask,
             ended_at=self._wall_clock(),
             outcome=outcome,
-            n=ask.n,
-            cost=0 if outcome in FREE_OF_CHARGE else money.cost(ask.prices, **tokens),
-            **tokens,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
         )
+        self._holder.settled(settlement)

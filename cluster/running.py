@@ -90,7 +90,7 @@ class Running:
         return len(outdated)
 
     async def _outdated(self, record: Record, tenant_id: str) -> list[Run]:
-        """A tenant that was made anew under the same id is another one."""
+        """A tenant that was made anew under its id is another one, and so is one that was frozen since."""
         try:
             now = await record.get_tenant(tenant_id)
         except CorruptRecord:
@@ -98,5 +98,9 @@ class Running:
         return [
             run
             for run in self._runs.get(tenant_id, ())
-            if not run.is_ended and (now is None or now.disabled or now.created_at != run.tenant.created_at)
+            if not run.is_ended and (now is None or now.disabled or _life_of(now) != _life_of(run.tenant))
         ]
+
+
+def _life_of(tenant: Tenant) -> tuple[float, int]:
+    return tenant.created_at, tenant.num_freezes

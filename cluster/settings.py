@@ -91,7 +91,9 @@ class ServeSettings(BaseSettings):
         None, description="JSONL of prompts, and how their answers begin, that each replica must pass first"
     )
     public_prefix: Path | None = Field(
-        None, description="JSONL of beginnings of prompts whose cached blocks all tenants share"
+        None,
+        description="JSONL of beginnings of prompts whose cached blocks all tenants share, each at least "
+        'a block of 16 tokens: {"text": …}, {"token_ids": […]} or {"messages": […]} a line',
     )
     log_level: LogLevel = Field("info", description="what goes to the log files")
     fault: str | None = Field(None, description="steps that fail on purpose, for tests: raise@3,nan@5:0")

@@ -12,17 +12,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from tenants.ledger.grant import Granted, Refused, Standing
 from tenants.ledger.settlement import Settlement
+from tenants.outcomes.outcome import Kept
 from tenants.store import Trouble
 
 Counters = Callable[..., Counter]
 OTHER = "other"
 """Label of all that have none of their own."""
-TROUBLES: tuple[Trouble, ...] = ("unreachable", "timeout", "refused", "empty")
 KeyedResult = Literal[
-    "stored", "too_large", "unstored", "lost", "freed", "replayed", "in_progress", "gone", "reused", "refused"
+    Kept, "unstored", "lost", "freed", "replayed", "in_progress", "gone", "reused", "refused"
 ]
 """How a request with an `Idempotency-Key` ended (`freed`: in an error; `unstored`: Redis did not take the
-outcome; `lost`: the lease had run out), what a repeat was told (`gone`: the outcome was too large), or
+outcome; `lost`: the lease had run out), what a repeat was told (`gone`: the outcome was not kept), or
 `refused`: without Redis nobody could say."""
 
 
@@ -48,7 +48,7 @@ class TenantMetrics:
         self._offline = counter(
             "degraded_admissions", "Requests decided without Redis, by its trouble", "trouble"
         )
-        for trouble in TROUBLES:
+        for trouble in get_args(Trouble):
             self._offline.labels(trouble)
         self._keyed = counter(
             "keyed_requests", "Requests with an Idempotency-Key, by what became of them", "result"

@@ -9,11 +9,13 @@ from multiprocessing.synchronize import Barrier
 from typing import NamedTuple
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 
 from cluster.supervisor import die_with_parent
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Granted, Refused
 from tenants.ledger.redis_ledger import RedisLedger
+from tenants.redis_batch import RedisBatch
 from tenants.redis_client import connect
 from tenants.terms import Limits, Prices
 
@@ -62,7 +64,7 @@ def decide_part(url: str, phase: str, num_tenants: int, at_once: int, numbers: S
             asks = [an_ask(phase, number, num_tenants) for number in numbers]
             assert _barrier is not None
             _barrier.wait(PATIENCE_S)
-            decide = Coalesced(client, ledger).reserve if phase == "coalesced" else ledger.reserve
+            decide = coalesced(client, ledger) if phase == "coalesced" else ledger.reserve
             return await _decide_all(asks, at_once, decide)
 
     return asyncio.run(run())
@@ -84,46 +86,19 @@ def an_ask(phase: str, number: int, num_tenants: int) -> Ask:
     )
 
 
-class Coalesced:
-    """Decisions that are asked for in one tick of the loop go in one pipeline, up to `MAX_A_PIPELINE`."""
+def coalesced(client: Redis, ledger: RedisLedger) -> Decide:
+    """Decisions that are asked for in one turn of the loop go in one pipeline, as admission sends them."""
+    batch = RedisBatch(client, PATIENCE_S)
 
-    MAX_A_PIPELINE = 64
+    async def reserve(ask: Ask) -> Granted | Refused:
+        def queue(pipeline: Pipeline) -> None:
+            ledger.queue_reserve(pipeline, ask)
+            ledger.queue_watch(pipeline, ask.tenant_id)
 
-    def __init__(self, client: Redis, ledger: RedisLedger) -> None:
-        self._client = client
-        self._ledger = ledger
-        self._waiting: list[tuple[Ask, asyncio.Future[Granted | Refused]]] = []
-        self._sending: set[asyncio.Task[None]] = set()
+        reply, _ = await batch.ask(queue)
+        return ledger.read_reserve(ask, reply)
 
-    def reserve(self, ask: Ask) -> asyncio.Future[Granted | Refused]:
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._send)
-        answer: asyncio.Future[Granted | Refused] = loop.create_future()
-        self._waiting.append((ask, answer))
-        return answer
-
-    def _send(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for first in range(0, len(waiting), self.MAX_A_PIPELINE):
-            task = asyncio.ensure_future(self._ask(waiting[first : first + self.MAX_A_PIPELINE]))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
-
-    async def _ask(self, waiting: list[tuple[Ask, asyncio.Future[Granted | Refused]]]) -> None:
-        try:
-            async with self._client.pipeline(transaction=False) as pipeline:
-                for ask, _ in waiting:
-                    self._ledger.queue_reserve(pipeline, ask)
-                for tenant_id in {ask.tenant_id for ask, _ in waiting}:
-                    self._ledger.queue_watch(pipeline, tenant_id)
-                replies = await pipeline.execute(raise_on_error=False)
-            for (ask, answer), reply in zip(waiting, replies, strict=False):  # `queue_watch` says nothing
-                answer.set_result(self._ledger.read_reserve(ask, reply))
-        except Exception as error:
-            for _, answer in waiting:
-                if not answer.done():
-                    answer.set_exception(error)
+    return reserve
 
 
 async def _decide_all(asks: Iterable[Ask], at_once: int, decide: Decide) -> Part:

@@ -42,6 +42,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """Networks (`10.0.0.0/8`) that it may be used from; empty: from anywhere."""
     version: int = 1
     """Grows with each change; its ETag."""
+    rotated_to: str | None = None
+    """The key that a rotation made in this one's stead: this one has only its overlap left."""
 
     def __post_init__(self) -> None:
         for network in self.addresses:

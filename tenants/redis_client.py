@@ -6,7 +6,9 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-CALL_TIMEOUT_S = 0.25
+from tenants.breaker import MAX_CALL_S
+
+CALL_TIMEOUT_S = MAX_CALL_S
 MAX_CONNECTIONS = 32
 """Per process; a call that finds them all busy waits for one, within the time of its call."""
 

@@ -7,7 +7,6 @@ that it was made from; None: whatever is there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from tenants.api_key import ApiKey
@@ -54,15 +53,6 @@ class Account(NamedTuple):
 
 class TenantStore(Protocol):
     """Owns tiers, tenants and keys. Every method may raise `StoreUnavailable`."""
-
-    async def seed(
-        self, mark: str, tiers: Sequence[Tier], accounts: Sequence[tuple[ApiKey, Tenant]]
-    ) -> str | None:
-        """Writes `tiers`, `accounts` and `mark` into a record that was never seeded, all or nothing.
-
-        Returns None if it did, else the mark that is there; nothing is changed then, so what was
-        deleted since stays deleted.
-        """
 
     async def create_tier(self, tier: Tier, by: Actor) -> None:
         """Raises `Conflict` if the name is taken."""

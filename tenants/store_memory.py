@@ -11,7 +11,7 @@ import msgspec
 from tenants.api_key import ApiKey
 from tenants.audit import MAX_ENTRIES, AuditEntry, position
 from tenants.directory import KEY, KINDS, TENANT, TIER, Edit, Kind, Value, additions, kind_of
-from tenants.snapshot import Snapshot, first_contents
+from tenants.snapshot import Snapshot
 from tenants.store import Account
 from tenants.store_rules import StoreRules
 from tenants.tenant import Tenant, terms_of
@@ -59,14 +59,6 @@ class MemoryTenantStore(StoreRules):
         older = [entry for entry in self._audit if end is None or position(entry.entry_id) < end]
         return older[::-1][:limit]
 
-    async def seed(
-        self, mark: str, tiers: Sequence[Tier], accounts: Sequence[tuple[ApiKey, Tenant]]
-    ) -> str | None:
-        if self._mark is not None:
-            return self._mark
-        await self._fill(first_contents(mark, 0.0, tiers, accounts))
-        return None
-
     async def epoch(self) -> str | None:
         return self._epoch
 
@@ -85,7 +77,14 @@ class MemoryTenantStore(StoreRules):
         if self._owner != owner:
             return False
         self._owner = None
-        await self._fill(snapshot)
+        if self._count == 0:
+            self._rows = _no_rows()
+        if self._mark is None:
+            self._mark = snapshot.mark
+            self._apply(snapshot.additions())
+        self._epoch = secrets.token_hex(8)
+        self._count += 1
+        await self.note(snapshot.entry())
         return True
 
     async def snapshot(self, now: float) -> Snapshot:
@@ -122,16 +121,6 @@ class MemoryTenantStore(StoreRules):
         self._count += 1
         await self.note(entry)
         return True
-
-    async def _fill(self, contents: Snapshot) -> None:
-        if self._count == 0:
-            self._rows = _no_rows()
-        if self._mark is None:
-            self._mark = contents.mark
-            self._apply(contents.additions())
-        self._epoch = secrets.token_hex(8)
-        self._count += 1
-        await self.note(contents.entry())
 
     def _apply(self, edits: Iterable[Edit]) -> None:
         for before, after in edits:

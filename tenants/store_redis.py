@@ -16,7 +16,6 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from tenants.api_key import ApiKey
 from tenants.audit import MAX_ENTRIES, Actor, AuditEntry, position
 from tenants.directory import KEY, TENANT, TIER, Edit, Kind, Value
 from tenants.record_layout import (
@@ -38,11 +37,10 @@ from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.redis_script import Argument, Call, Script, Scripts
 from tenants.redis_trouble import unavailable
 from tenants.reseed import EPOCH_KEY, LOCK_S
-from tenants.snapshot import Snapshot, first_contents
+from tenants.snapshot import Snapshot
 from tenants.store import Account, CorruptRecord, StoreUnavailable
 from tenants.store_rules import Decide, StoreRules
-from tenants.tenant import Tenant, terms_of
-from tenants.tier import Tier
+from tenants.tenant import terms_of
 
 _PLACE = "headrace:{directory}"
 WHOLE_TIMEOUT_S = 10.0
@@ -107,17 +105,6 @@ class RedisTenantStore(StoreRules):
         (found,) = await self._ask(("XREVRANGE", AUDIT_KEY, latest, "-", "COUNT", limit))
         return [_decoded(entry_id, fields) for entry_id, fields in found]
 
-    async def seed(
-        self, mark: str, tiers: Sequence[Tier], accounts: Sequence[tuple[ApiKey, Tenant]]
-    ) -> str | None:
-        contents = first_contents(mark, 0.0, tiers, accounts)
-        while True:
-            there, count = await self._get_plain(MARK_KEY, CHANGES_KEY)
-            if there:
-                return there
-            if await self._fill(contents, is_new=True, guards=[(CHANGES_KEY, count)]):
-                return None
-
     async def epoch(self) -> str | None:
         (epoch,) = await self._get_plain(EPOCH_KEY)
         return epoch or None
@@ -135,8 +122,11 @@ class RedisTenantStore(StoreRules):
 
     async def restore(self, snapshot: Snapshot, owner: str) -> bool:
         there, count = await self._get_plain(MARK_KEY, CHANGES_KEY)
+        commands: list[Command] = [("SET", EPOCH_KEY, secrets.token_hex(8)), ("DEL", LOCK_KEY)]
+        if not there:
+            commands += [("SET", MARK_KEY, snapshot.mark), *writes(snapshot.additions())]
         guards = [(LOCK_KEY, owner), (CHANGES_KEY, count)]
-        return await self._fill(snapshot, is_new=not there, guards=guards, then=[("DEL", LOCK_KEY)])
+        return await self._write(guards, commands, snapshot.entry(), WHOLE_TIMEOUT_S)
 
     async def snapshot(self, now: float) -> Snapshot:
         rows = [("HVALS", rows_key(kind)) for kind in (TIER, TENANT, KEY)]
@@ -178,14 +168,6 @@ class RedisTenantStore(StoreRules):
 
     async def _commit(self, count: int, edits: Sequence[Edit], entry: AuditEntry) -> bool:
         return await self._write([(CHANGES_KEY, str(count) if count else "")], list(writes(edits)), entry)
-
-    async def _fill(
-        self, contents: Snapshot, *, is_new: bool, guards: Sequence[Guard], then: Sequence[Command] = ()
-    ) -> bool:
-        commands: list[Command] = [("SET", EPOCH_KEY, secrets.token_hex(8)), *then]
-        if is_new:
-            commands += [("SET", MARK_KEY, contents.mark), *writes(contents.additions())]
-        return await self._write(guards, commands, contents.entry(), WHOLE_TIMEOUT_S)
 
     async def _get_plain(self, *keys: str) -> list[str]:
         """Values of keys that are read whether or not the record is whole; `''` for what is not there."""

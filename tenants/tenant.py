@@ -22,6 +22,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     """Unix seconds."""
     disabled: bool = False
     """Frozen: nothing starts, and what ran is ended."""
+    num_freezes: int = 0
+    """How often it was: what ran before the last one is ended, though it was lifted at once."""
     overrides: Mapping[str, Any] = {}
     """Fields of `Terms` that differ from the tier's."""
     version: int = 1

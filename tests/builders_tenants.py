@@ -1,5 +1,6 @@
 """Tenants, keys and a clock for tests: what a test does not name has a plain default."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,8 @@ import msgspec
 
 from tenants.api_key import ApiKey, hash_key, new_key
 from tenants.audit import Actor
+from tenants.reseed import LosableRecord
+from tenants.snapshot import first_contents
 from tenants.store import Account
 from tenants.tenant import Tenant, terms_of
 from tenants.terms import Terms
@@ -62,6 +65,14 @@ def a_real_key(number: int = 1, **fields: Any) -> tuple[str, ApiKey]:
     """A key as its holder has it, and its record under `SECRET`."""
     key = new_key()
     return key, a_key(number, key_hash=hash_key(SECRET, key), hint=key[-4:], **fields)
+
+
+async def seed(
+    record: LosableRecord, accounts: Sequence[tuple[ApiKey, Tenant]] = (), mark: str = "mark"
+) -> None:
+    """Makes an empty record whole: the built-in tiers, and `accounts`."""
+    assert await record.lock("a test")
+    assert await record.restore(first_contents(mark, 0.0, BUILT_IN, accounts), "a test")
 
 
 def switched_off(tenant: Tenant) -> Tenant:

@@ -42,7 +42,17 @@ class Kept(msgspec.Struct, frozen=True):
     why: str
 
 
+class Note(msgspec.Struct, frozen=True):
+    """What the file says of a thing that is there, and no step brings about."""
+
+    kind: Kind
+    label: str
+    target: str
+    text: str
+
+
 class Plan(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...]
     num_unchanged: int
     kept: tuple[Kept, ...] = ()
+    notes: tuple[Note, ...] = ()

@@ -38,8 +38,9 @@ def apply(session: Session, file: Path, dry_run: bool, prune: bool, yes: bool, k
     own tenant or key, a built-in tier, or a tier in use. A section that is left out
     (tiers, tenants, a tenant's keys) is not touched at all. A tier is written whole: what
     is not said has its default, which for limits is none. Keys are known by name; one that
-    is missing is made and shown this once; none is ever made again. Money is in
-    micro-units (1 unit = 1000000).
+    is missing is made and shown this once; none is ever made again. expires_in counts
+    when a key is made; the plan notes a key that is there and expires otherwise. Money
+    is in micro-units (1 unit = 1000000).
 
     Exit status: 0 as the file says, 1 the server refused a step, 2 it could not run.
 

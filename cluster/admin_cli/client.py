@@ -25,6 +25,8 @@ class AdminClient:
 
     def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None) -> None:
         self._url = url
+        if not url.startswith(("http://", "https://")):
+            raise CannotRun(f"--url {url}: give it with http:// or https:// before it")
         try:
             self._http = httpx.Client(
                 base_url=url.rstrip("/").removesuffix("/v1"),

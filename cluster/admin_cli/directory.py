@@ -28,7 +28,14 @@ class KnownKey(msgspec.Struct, frozen=True, kw_only=True):
     hint: str
     limits: Limits | None = None
     addresses: tuple[str, ...] = ()
+    created_at: float = 0.0
+    expires_at: float | None = None
     version: int = 1
+    rotated_to: str | None = None
+
+    def was_made_to_live(self, seconds: int) -> bool:
+        """As near as two readings of a clock tell."""
+        return self.expires_at is not None and abs(self.expires_at - self.created_at - seconds) < 1
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,7 +44,13 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--expires-in", type=_Life(), metavar="TIME", help="From now on: 45s, 90m, 24h, 30d, 2w or never."
         ),
-        click.option("--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="What it may do."),
+        click.option(
+            "--scope",
+            "scopes",
+            multiple=True,
+            type=click.Choice(_SCOPES),
+            help="What it may do. metrics and admin:read see all tenants, admin changes them: for operators.",
+        ),
         click.option("--name", help="For people, and for `headrace apply`, to know it by."),
     ):
         command = option(command)
@@ -124,6 +130,8 @@ def set_(
 ) -> None:
     """Change a key. Scopes and addresses are replaced as a whole; of limits, those that are said.
 
+    A key that is changed with itself gets no expiry, and loses neither scope admin nor its own address.
+
     Example: headrace key set key_0123456789abcdef --limit requests_per_min=none --address none
     """
     given, asked = _given(name, scopes, expires_in, addresses), _limits(limits)
@@ -139,15 +147,24 @@ def set_(
 @key.command()
 @click.argument("key_id", type=ID)
 @click.option(
-    "--overlap", type=DURATION, default="24h", show_default=True, help="The old one works for so long."
+    "--overlap", type=DURATION, default="24h", show_default=True, help="The old key works for so long."
 )
 @asks_the_cluster
 def rotate(session: Session, key_id: str, overlap: int) -> None:
-    """Make a new key like this one, which ends after the overlap. Stdout has the key, and nothing else.
+    """Make a new key like the old one, KEY_ID, and let the old one end after the overlap.
+
+    Stdout has the new key, and nothing else; stderr says when each of them ends. An old key that was rotated
+    before is refused: rotate the key that took its place.
 
     Example: headrace key rotate key_0123456789abcdef --overlap 24h
     """
-    _show_new(session, session.client.create(f"/keys/{key_id}/rotate", {"overlap_s": overlap}))
+    made = session.client.create(f"/keys/{key_id}/rotate", {"overlap_s": overlap})
+    _show_new(session, made)
+    click.echo(
+        f"The new key ends: {_end(made['expires_at'])}. "
+        f"The old one, {made['old_key_id']}, ends: {_end(made['old_expires_at'])}.",
+        err=True,
+    )
 
 
 @key.command()
@@ -194,7 +211,14 @@ def _show(session: Session, key: dict[str, Any]) -> None:
     from cluster.admin_cli.tables import print_fields
 
     fields = {name: value for name, value in key.items() if name not in ("object", "version")}
-    session.show(key, lambda: print_fields({**fields, "limits": _limits_told(key)}))
+    told = {**fields, "limits": _limits_told(key), "expires_at": _end(key["expires_at"])}
+    session.show(key, lambda: print_fields(told))
+
+
+def _end(expires_at: float | None) -> str:
+    from cluster.admin_cli.tables import moment
+
+    return NEVER if expires_at is None else moment(expires_at)
 
 
 def _limits_told(key: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +226,7 @@ def _limits_told(key: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_list(keys: list[dict[str, Any]]) -> None:
-    from cluster.admin_cli.tables import moment, print_rows
+    from cluster.admin_cli.tables import print_rows
 
     rows = [
         (
@@ -211,10 +235,10 @@ def _print_list(keys: list[dict[str, Any]]) -> None:
             key["name"],
             key["scopes"],
             f"…{key['hint']}",
-            "never" if key["expires_at"] is None else moment(key["expires_at"]),
+            _end(key["expires_at"]),
             _limits_told(key),
             key["addresses"],
         )
         for key in keys
     ]
-    print_rows(("key", "tenant", "name", "scopes", "ends in", "expires", "limits", "from"), rows)
+    print_rows(("key", "tenant", "name", "scopes", "hint", "expires", "limits", "from"), rows)

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
 
 from cluster.admin_cli.session import ID, Session, asks_the_cluster
+
+_WHOLE = re.compile("[0-9]{1,20}")
+
+
+class _Micro(click.ParamType[Any]):
+    """Micro-units, as an int."""
+
+    name = "micro-units"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if not _WHOLE.fullmatch(text) or int(text) < 1:
+            self.fail(f"{text!r} is no number of micro-units: give 1500000 for 1.5 units", param, ctx)
+        return int(text)
 
 
 @click.command()
@@ -17,7 +32,7 @@ from cluster.admin_cli.session import ID, Session, asks_the_cluster
 @click.option(
     "--top-up",
     "amount",
-    type=click.IntRange(1),
+    type=_Micro(),
     metavar="MICRO",
     help="Add micro-units to the running --window.",
 )
@@ -29,7 +44,9 @@ def limits(
 ) -> None:
     """A tenant's limits as they stand; with --top-up or --reset, after that.
 
-    Money is given in micro-units (1 unit = 1000000); tables show both. Two top-ups add up.
+    Money is given in micro-units (1 unit = 1000000); tables show both. Two top-ups add up. With offline=serve
+    about 1 % of a budget counts as spent for each gateway that serves the tenant: purses for when the record
+    is away, given back later.
 
     \b
     Examples:
@@ -52,6 +69,12 @@ def limits(
     session.show(told, lambda: _print(told))
 
 
+def _warning(limit: dict[str, Any]) -> str:
+    if not limit["remaining"]:
+        return "used up"
+    return "nearly used up" if limit["soft"] else ""
+
+
 def _print(told: dict[str, Any]) -> None:
     from cluster.admin_cli.tables import print_fields, print_rows, shown_field
 
@@ -63,7 +86,7 @@ def _print(told: dict[str, Any]) -> None:
             shown_field(limit["kind"], limit["limit"]),
             shown_field(limit["kind"], limit["remaining"]),
             f"{limit['reset_s']:.0f} s",
-            "used up soon" if limit["soft"] else "",
+            _warning(limit),
         )
         for limit in told["limits"]
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cluster.admin_cli.actions import Action, Change, Kept, Kind, Plan
+from cluster.admin_cli.actions import Action, Change, Kept, Kind, Note, Plan
 from cluster.admin_cli.changes import changes_between, flat, key_fields, only_changed
 from cluster.admin_cli.directory import Known, Wanted, as_json
 from cluster.admin_cli.prune import Own, own_of, pruned
@@ -38,6 +38,7 @@ def make_plan(wanted: Wanted, there: Known, *, own_hint: str, prune: bool = Fals
         actions=tuple(step for step in (*steps, *ends) if isinstance(step, Action)),
         num_unchanged=sum(step is None for step in steps),
         kept=tuple(end for end in ends if isinstance(end, Kept)),
+        notes=tuple(_notes(wanted, there)),
     )
 
 
@@ -90,6 +91,21 @@ def _keys(wanted: Wanted, there: Known) -> Iterator[Action | None]:
             if not found:
                 made = after if asked.expires_in_s is None else {**after, "expires_in_s": asked.expires_in_s}
                 yield _create("key", label, "", flat(made), {"tenant_id": tenant_id, "name": name, **made})
+
+
+def _notes(wanted: Wanted, there: Known) -> Iterator[Note]:
+    """`expires_in` counts when a key is made: of one that is there, what it says otherwise is not done.
+
+    A key that was rotated has only its overlap left, whatever it was made with.
+    """
+    for tenant_id, tenant in (wanted.tenants or {}).items():
+        for key in there.keys_of(tenant_id):
+            asked = (tenant.keys or {}).get(key.name)
+            if asked is None or asked.expires_in_s is None or key.rotated_to is not None:
+                continue
+            if not key.was_made_to_live(asked.expires_in_s):
+                text = "expires_in counts when a key is made and changes nothing now: see `headrace key set`"
+                yield Note("key", f"{tenant_id}/{key.name}", key.key_id, text)
 
 
 def _create(kind: Kind, label: str, target: str, fields: Mapping[str, Any], body: dict[str, Any]) -> Action:

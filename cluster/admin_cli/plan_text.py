@@ -21,6 +21,8 @@ def print_plan(plan: Plan) -> None:
                 click.echo(f"    {change.field}: {_change(change)}")
     for kept in plan.kept:
         click.echo(f"= keep {kept.kind} {shown(kept.label)}: {kept.why}")
+    for note in plan.notes:
+        click.echo(f"! {note.kind} {shown(note.label)} ({note.target}): {note.text}")
     click.echo(_summary(plan))
 
 
@@ -37,6 +39,10 @@ def plan_json(plan: Plan, state: str, outcome: Outcome | None, *, with_keys: boo
         "actions": [_action_json(plan, index, outcome, with_keys) for index in range(len(plan.actions))],
         "num_unchanged": plan.num_unchanged,
         "kept": [{"kind": kept.kind, "name": kept.label, "why": kept.why} for kept in plan.kept],
+        "notes": [
+            {"kind": note.kind, "name": note.label, "id": note.target, "note": note.text}
+            for note in plan.notes
+        ],
         "error": None if outcome is None or outcome.failure is None else str(outcome.failure) or "stopped",
     }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from cluster.admin_cli.failures import CannotRun, Refused
 from cluster.key_file import read_key
@@ -63,11 +64,22 @@ def asks_the_cluster(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*, url: str, key_file: Path, as_json: bool, **given: Any) -> None:
         if click.get_current_context().invoked_subcommand:
-            return  # that one does the work
+            return _refuse_options(click.get_current_context())  # the sub-command does the work
         with failures_told(), connected(url, read_key(key_file), as_json) as session:
             command(session, **given)
 
     return url_option(key_file_option(json_option(run)))
+
+
+def _refuse_options(group: click.Context) -> None:
+    """Raises click's usage error for options before a sub-command: it would not hear of them."""
+    for param in group.command.params:
+        if group.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+            below = group.invoked_subcommand
+            raise click.UsageError(
+                f"{param.opts[0]} before {below} says nothing to it: options of {below} go behind it "
+                f"(headrace {group.info_name} {below} --help)"
+            )
 
 
 @contextmanager

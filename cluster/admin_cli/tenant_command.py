@@ -19,7 +19,9 @@ def tenant() -> None:
 
     Money is in micro-units (1 unit = 1000000); tables show both.
 
-    Example: headrace tenant create acme tier=paid budget_day=250000000
+    A budget limits what is paid for: the built-in tiers have no prices, so give the tier some.
+
+    Example: headrace tenant create acme tier=gold budget_day=250000000
     """
 
 
@@ -85,6 +87,9 @@ def set_(session: Session, tenant_id: str, fields: tuple[str, ...]) -> None:
 @asks_the_cluster
 def delete(session: Session, tenant_id: str) -> None:
     """Remove a tenant and all its keys, and end what runs for it.
+
+    An id is for ever: a tenant that is made with it again inherits usage, spend and top-ups. To end service
+    for a while, use `headrace tenant freeze`.
 
     Example: headrace tenant delete acme
     """

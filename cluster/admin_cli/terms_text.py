@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from cluster.admin_cli.directory import as_json
+from cluster.admin_cli.misfits import misfit
 
 DEFAULT: Final = msgspec.UNSET
 """What `field=default` means: as if it had never been set."""
@@ -63,4 +64,4 @@ def _value(field: str, text: str, kind: Any) -> Any:
     try:
         return as_json(msgspec.convert(value, kind))
     except msgspec.ValidationError as error:
-        raise click.BadParameter(f"{field}={text}: {error}") from None
+        raise click.BadParameter(f"{field}={text}: {misfit(error, kind)}") from None

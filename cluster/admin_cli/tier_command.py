@@ -18,6 +18,9 @@ _COLUMNS = {
     "max_concurrency": "at once",
     "budget_day": "budget/day",
     "budget_month": "budget/month",
+    "input_price": "input price",
+    "cached_input_price": "cached price",
+    "output_price": "output price",
     "offline": "offline",
 }
 
@@ -35,7 +38,7 @@ def tier() -> None:
 @tier.command("list")
 @asks_the_cluster
 def list_(session: Session) -> None:
-    """All tiers, by name.
+    """All tiers, by name. Prices are micro-units per 10^6 tokens.
 
     Example: headrace tier list
     """
@@ -61,7 +64,7 @@ def get(session: Session, name: str) -> None:
 def create(session: Session, name: str, terms: tuple[str, ...]) -> None:
     """Make a tier. What is not said has its default; `none` is no limit.
 
-    Example: headrace tier create gold weight=8 requests_per_min=6000 budget_day=250000000
+    Example: headrace tier create gold requests_per_min=6000 input_price=150000 output_price=600000
     """
     _show(session, session.client.create("/tiers", {"name": name, "terms": merged({}, _terms(terms))}))
 

@@ -14,6 +14,10 @@ from cluster.admin_cli.session import ID, Session, asks_the_cluster
 _TENANTS_A_PAGE = 100
 _DIMENSIONS = ("tenant_id", "day", "model", "key_id")
 _NUMBERS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
+_WITHOUT_DELETED = (
+    "Deleted tenants are not in it: --tenant ID tells what one used, `headrace audit` names them, and "
+    "`headrace usage export` has them all."
+)
 _SUBCOMMANDS = {"export": "cluster.ledger_cli.export_command:export"}
 
 
@@ -48,6 +52,9 @@ def usage(
 ) -> None:
     """What tenants used and what it cost; tables show micro-units and units of 1000000.
 
+    Without --tenant deleted tenants are left out: --tenant still tells what one of them used, `headrace
+    audit` names them (tenant.delete), and `headrace usage export` has everybody's requests.
+
     \b
     Examples:
       headrace usage --tenant acme --from 2026-11-01 --to 2026-11-30 --by day,model,key
@@ -56,8 +63,16 @@ def usage(
     query = {"tenant_id": tenant, "from": first_day, "to": last_day, "by": by}
     pages = list(session.client.pages("/usage", size=_TENANTS_A_PAGE, **query))
     rows = [row for page in pages for row in page["data"]]
-    told = {"object": "usage", "from": pages[-1]["from"], "to": pages[-1]["to"], "data": rows}
+    told = {
+        "object": "usage",
+        "from": pages[-1]["from"],
+        "to": pages[-1]["to"],
+        "data": rows,
+        "omits_deleted": tenant is None,
+    }
     session.show(told, lambda: _print_csv(rows) if as_csv else _print(told))
+    if tenant is None:
+        click.echo(_WITHOUT_DELETED, err=True)
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[str]:

@@ -10,6 +10,7 @@ tenants:
     disabled: false                            # left out: stays as it is
     keys:                                      # left out: stay as they are
       ci: {scopes: [inference], expires_in: 90d, limits: {max_concurrency: 4}, addresses: [10.0.0.0/8]}
+                                                 # expires_in counts when a key is made, and never again
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import msgspec
 
 from cluster.admin_cli.directory import Wanted, WantedKey, WantedTenant, as_json
 from cluster.admin_cli.durations import seconds_of
+from cluster.admin_cli.misfits import misfit
 from cluster.yaml_file import YamlFile, read_yaml
 from tenants.api_key import Scope
 from tenants.tenant import TenantId
@@ -129,4 +131,4 @@ class _Reader:
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            raise self._file.fault(str(error), *at) from None
+            raise self._file.fault(misfit(error, kind), *at) from None

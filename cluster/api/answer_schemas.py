@@ -74,8 +74,11 @@ def _header(description: str, kind: str = "string") -> dict[str, Any]:
 
 _LIMIT_HEADERS = {
     **{
-        f"X-RateLimit-{what}-{unit}": _header(meaning, kind)
-        for unit in ("Requests", "Tokens")
+        f"X-RateLimit-{what}-{unit}": _header(meaning + which, kind)
+        for unit, which in (
+            ("Requests", ""),
+            ("Tokens", " Of input and output tokens, whichever has the smaller share left."),
+        )
         for what, meaning, kind in (
             ("Limit", "What may be taken at once.", "integer"),
             ("Remaining", "What is left of it.", "integer"),

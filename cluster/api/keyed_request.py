@@ -14,7 +14,16 @@ from cluster.api.errors import ApiError, deadline_exceeded, internal_error
 from cluster.api.recording import Recording
 from cluster.api.unexpected import log_unexpected
 from cluster.api.waiting import end_all, unless
-from tenants.outcomes.outcome import RENEW_EVERY_S, Begun, Finished, Found, Reused, Running, StoredOutcome
+from tenants.outcomes.outcome import (
+    RENEW_EVERY_S,
+    Begun,
+    Finished,
+    Found,
+    NoRoom,
+    Reused,
+    Running,
+    StoredOutcome,
+)
 from tenants.outcomes.sealing import Sealer
 from tenants.store import CorruptRecord, StoreUnavailable
 
@@ -87,11 +96,9 @@ class KeyedRequest:
     async def _finish(self, outcome: StoredOutcome | None) -> None:
         sealed = None if outcome is None else self._sealer.seal(self._mark, outcome)
         try:
-            is_kept = await self._store.finish(self._mark, self._owner, sealed)
+            self._count(await self._store.finish(self._mark, self._owner, sealed) or "lost")
         except StoreUnavailable:
             self._count("unstored")
-        else:
-            self._count("lost" if not is_kept else "stored" if sealed else "too_large")
 
     async def _free(self) -> None:
         """Without Redis the lease runs out."""
@@ -109,8 +116,11 @@ class KeyedRequest:
             message = "The request with this Idempotency-Key is still being answered; ask again."
             return ApiError(409, "idempotency_in_progress", message, retry_after_s=_retry_s(found))
         self._count("gone")
-        message = "This request was answered, and its answer was too large to be kept and sent again."
         headers = {"x-should-retry": "false"}  # clients of OpenAI's would repeat a 409
+        if isinstance(found, NoRoom):
+            message = "This request was answered, and as many answers are kept for its tenant as may be."
+            return ApiError(409, "outcome_not_kept", message, headers=headers)
+        message = "This request was answered, and its answer was too large to be kept and sent again."
         return ApiError(409, "outcome_too_large", message, headers=headers)
 
 

@@ -19,17 +19,20 @@ _NAMES: dict[Kind, str] = {
 def refusal(refused: Refused) -> ApiError:
     """400 if no waiting helps, 402 if money does, 429 with `Retry-After` if time does."""
     name, whose = _NAMES[refused.kind], "this key" if refused.key_id else "this tenant"
-    headers = limit_headers(refused.standing)
+    gauge, headers = _gauge(refused), limit_headers(refused.standing)
     if refused.is_never:
-        message = f"This request is larger than what {whose} may ever take at once: {name}{_limit(refused)}."
+        most = "" if gauge is None else f", {gauge.limit}"
+        message = f"This request is larger than what {whose} may ever take at once of its {name}{most}."
         return ApiError(400, "limit_never_satisfiable", message, headers=headers)
     if refused.kind in ("budget_day", "budget_month"):
         message = f"The {name} of {whose} does not pay for this request."
         return ApiError(402, "insufficient_quota", message, headers=headers)
     if refused.kind == "concurrency":
-        message = f"{whose.capitalize()} has as many requests at once as it may{_limit(refused)}."
+        most = "" if gauge is None else f", {gauge.limit}"
+        message = f"{whose.capitalize()} has as many requests at once as it may{most}."
     else:
-        message = f"{whose.capitalize()} has used up its {name}{_limit(refused)}."
+        left = "" if gauge is None else f": of at most {gauge.limit} at once, {gauge.remaining} are left"
+        message = f"{whose.capitalize()} has too little left of its {name} just now{left}."
     code = "concurrency_limit_exceeded" if refused.kind == "concurrency" else "rate_limit_exceeded"
     return ApiError(429, code, message, retry_after_s=refused.retry_after_s, headers=headers)
 
@@ -43,13 +46,7 @@ def unpaid(standing: Standing) -> Refused:
     )
 
 
-def _limit(refused: Refused) -> str:
-    gauge: Gauge | None = next(
-        (
-            gauge
-            for gauge in refused.standing.gauges
-            if (gauge.kind, gauge.key_id) == (refused.kind, refused.key_id)
-        ),
-        None,
-    )
-    return "" if gauge is None else f", {gauge.limit}"
+def _gauge(refused: Refused) -> Gauge | None:
+    """Of the limit that refuses. Of a rate it says what may be taken at once, which is not the rate."""
+    same = (refused.kind, refused.key_id)
+    return next((gauge for gauge in refused.standing.gauges if (gauge.kind, gauge.key_id) == same), None)

@@ -23,16 +23,23 @@ class TokenLimit:
 
 
 def limit_tokens(
-    asked: int | None, *, num_prompt_tokens: int, max_model_len: int, maximum: int, param: str
+    asked: int | None,
+    *,
+    num_prompt_tokens: int,
+    max_model_len: int,
+    maximum: int,
+    param: str,
+    whose: str = "This model",
 ) -> TokenLimit:
     """min(asked, what the context leaves, `maximum`); without `asked` the latter two.
 
+    `whose` the context is, for people.
     Raises `ApiError` 400 `context_length_exceeded`, naming `param`, if the prompt leaves no room.
     """
     room = max_model_len - num_prompt_tokens
     if room < 1:
         message = (
-            f"This model's context is {max_model_len} tokens and the prompt has {num_prompt_tokens}: "
+            f"{whose}'s context is {max_model_len} tokens and the prompt has {num_prompt_tokens}: "
             "at least one must be left for the answer."
         )
         raise bad_request(message, param=param, code="context_length_exceeded")

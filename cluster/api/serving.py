@@ -63,12 +63,14 @@ def _limit(arrival: Arrival, fields: SamplingFields, num_prompt_tokens: int, par
     if max_model_len < 1:
         raise no_capacity("No replica can serve at the moment; try again shortly.")
     terms = arrival.account.terms
+    context = min(max_model_len, terms.max_context_tokens or max_model_len)
     return limit_tokens(
         fields.asked_max_tokens,
         num_prompt_tokens=num_prompt_tokens,
-        max_model_len=min(max_model_len, terms.max_context_tokens or max_model_len),
+        max_model_len=context,
         maximum=min(terms.max_output_tokens, most_tokens_with_logprobs(fields)),
         param=param,
+        whose="This model" if context == max_model_len else "This tenant",
     )
 
 

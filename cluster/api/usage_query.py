@@ -14,6 +14,7 @@ from tenants.ledger.usage import DIMENSIONS, Dimension
 
 MAX_DAYS = 400
 
+_BY_PATTERN = "^(day|model|key)(,(day|model|key)){0,2}$"
 _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -24,6 +25,12 @@ def _real_day(text: str) -> str:
         date.fromisoformat(text)
     except ValueError:
         raise problem("must be a day, as in 2026-11-30") from None
+    return text
+
+
+def _real_dimensions(text: str) -> str:
+    if not re.fullmatch(_BY_PATTERN.strip("^$"), text):
+        raise problem("must be one or more of day, model and key, as in day,model")
     return text
 
 
@@ -46,9 +53,9 @@ class UsageQuery(BaseModel):
     last_day: Day | None = Field(
         None, alias="to", description=f"a day in UTC, at most {MAX_DAYS - 1} after `from`; default: today"
     )
-    by: str = Field(
+    by: Annotated[str, AfterValidator(_real_dimensions)] = Field(
         "day",
-        pattern="^(day|model|key)(,(day|model|key)){0,2}$",
+        json_schema_extra={"pattern": _BY_PATTERN},
         description="what rows are told apart by: of day, model and key, those that are named",
         examples=["day,model,key"],
     )

@@ -24,6 +24,8 @@ class UsagePage(UsageView, frozen=True, kw_only=True):
 
     has_more: bool
     next_after: str | None
+    omits_deleted: bool
+    """Tenants that were deleted are not in it."""
 
 
 EXAMPLE = {
@@ -44,18 +46,19 @@ EXAMPLE = {
         }
     ],
 }
-PAGE_EXAMPLE = {**EXAMPLE, "has_more": False, "next_after": None}
+PAGE_EXAMPLE = {**EXAMPLE, "has_more": False, "next_after": None, "omits_deleted": True}
 
 
 def usage_view(days: Days, rows: list[UsageSum]) -> UsageView:
     return UsageView(first_day=days.first, last_day=days.last, data=tuple(rows))
 
 
-def usage_page(days: Days, rows: list[UsageSum], next_after: str | None) -> UsagePage:
+def usage_page(days: Days, rows: list[UsageSum], next_after: str | None, *, omits_deleted: bool) -> UsagePage:
     return UsagePage(
         first_day=days.first,
         last_day=days.last,
         data=tuple(rows),
         has_more=next_after is not None,
         next_after=next_after,
+        omits_deleted=omits_deleted,
     )

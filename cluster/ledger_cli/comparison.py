@@ -11,12 +11,12 @@ from typing import Literal
 
 import msgspec
 
-from cluster.ledger_cli.evidence import Evidence, GatewayReading
+from cluster.ledger_cli.evidence import Evidence, GatewayReading, TenantDay
+from cluster.tenant_metrics import OTHER
 from tenants.ledger.usage import Sums
 
 Check = Literal["usage", "metrics", "engine"]
 State = Literal["equal", "in_doubt", "different"]
-OTHER = "other"
 NOTHING = Sums()
 
 
@@ -62,7 +62,7 @@ def compare(evidence: Evidence) -> Verdict:
 def _usage(evidence: Evidence) -> Iterator[Row]:
     spooled = evidence.spooled.by_day
     before, after = evidence.before.usage, evidence.after.usage
-    is_damaged = bool(evidence.spooled.corrupt)
+    is_damaged, unwritten = bool(evidence.spooled.corrupt), _unwritten(evidence)
     for tenant, day in sorted({*spooled, *before, *after}):
         if evidence.first_day <= day <= evidence.last_day:
             key = (tenant, day)
@@ -73,8 +73,21 @@ def _usage(evidence: Evidence) -> Iterator[Row]:
                 spooled.get(key, NOTHING),
                 before.get(key, NOTHING),
                 after.get(key, NOTHING),
-                is_damaged,
+                is_damaged or key in unwritten,
             )
+
+
+def _unwritten(evidence: Evidence) -> dict[TenantDay, int]:
+    """Requests that only the ledger has, where a gateway may have died between it and its spool."""
+    if not evidence.gone.gateways:
+        return {}
+    usage, spooled = evidence.before.usage, evidence.spooled.by_day
+    missing = {key: sums.requests - spooled.get(key, NOTHING).requests for key, sums in usage.items()}
+    return {
+        (tenant, day): count
+        for (tenant, day), count in missing.items()
+        if count > 0 and evidence.first_day <= day <= evidence.last_day
+    }
 
 
 def _metrics(evidence: Evidence) -> Iterator[Row]:
@@ -105,12 +118,12 @@ def _labelled(tenants: Mapping[str, Sums], labels: set[str]) -> dict[str, Sums]:
 
 
 def _rows(
-    check: Check, tenant: str, where: str, spooled: Sums, before: Sums, after: Sums, is_damaged: bool
+    check: Check, tenant: str, where: str, spooled: Sums, before: Sums, after: Sums, is_lossy: bool
 ) -> Iterator[Row]:
     figures = zip(Sums._fields, spooled, before, after, strict=True)
     for figure, told, low, high in figures:
         state: State = "equal" if low <= told <= high else "different"
-        if told < low and is_damaged:
+        if told < low and is_lossy:
             state = "in_doubt"
         yield Row(
             check=check,
@@ -176,6 +189,12 @@ def _doubts(evidence: Evidence) -> Iterator[Doubt]:
         )
     for place in evidence.spooled.corrupt:
         yield Doubt(what=f"a damaged line: {place}", gateway=place.partition("/")[0])
+    for (tenant, day), count in sorted(_unwritten(evidence).items()):
+        yield Doubt(
+            what=f"requests of {day} that are in no spool, {count} of them: perhaps a gateway that is gone "
+            "charged them and died before it wrote them down",
+            tenant=tenant,
+        )
     for gateway in sorted(evidence.gone.gateways):
         yield Doubt(what="this gateway is gone, and its counters with it", gateway=gateway)
     for replica in sorted(evidence.gone.replicas):

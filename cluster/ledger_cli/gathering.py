@@ -11,6 +11,7 @@ import msgspec
 from cluster.ledger_cli.evidence import Evidence, Gone, Reading, TenantDay, spooled_from
 from cluster.ledger_cli.scrape import engine_reading, gateway_reading
 from cluster.ledger_cli.targets import Fetch, Target, gone_from, pages, targets_of
+from cluster.settings import SPOOLS
 from tenants.ledger.usage import Sums
 from tenants.spool.record import Record
 
@@ -36,7 +37,7 @@ class Gathering:
         try:
             before, _ = self._look()
             corrupt: list[str] = []
-            spools = [state_dir / "spool" for state_dir in self._state_dirs]
+            spools = [state_dir / SPOOLS for state_dir in self._state_dirs]
             spooled = spooled_from(Record(*spools, on_corrupt=corrupt.append).settlements(), corrupt)
             after, gone = self._look()
             spenders = {tenant for tenant, day in spooled.by_day if first_day <= day <= last_day}

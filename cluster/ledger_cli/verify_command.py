@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.admin_cli.session import asks_the_cluster
+from cluster.ledger_cli.options import DAY, of_state_dirs
 
 if TYPE_CHECKING:
     from cluster.admin_cli.session import Session
@@ -19,22 +20,14 @@ if TYPE_CHECKING:
 RETRY_S = 0.5
 FETCH_TIMEOUT_S = 5.0
 TENANTS_A_PAGE = 100
-_DAY = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command()
+@of_state_dirs
 @click.option(
-    "--state-dir",
-    "state_dirs",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    multiple=True,
-    default=(Path(".headrace"),),
-    help="Of the cluster, default .headrace; may be given several times, once for each of its machines.",
+    "--from", "first", type=DAY, metavar="DAY", help="First UTC day, as 2026-11-30; default: of this month."
 )
-@click.option(
-    "--from", "first", type=_DAY, metavar="DAY", help="First UTC day, as 2026-11-30; default: of this month."
-)
-@click.option("--to", "last", type=_DAY, metavar="DAY", help="Last UTC day; default: today.")
+@click.option("--to", "last", type=DAY, metavar="DAY", help="Last UTC day; default: today.")
 @click.option(
     "--wait", "wait_s", type=float, default=10.0, show_default=True,
     help="Seconds for what is still on its way to arrive.",

@@ -12,11 +12,19 @@ MAX_TIME_S = 253_402_300_799
 """Unix seconds; the end of the year 9999."""
 
 
+TENANT = ""
+"""Stands where a key's id would: the tenant itself."""
+
+
 class Scope(msgspec.Struct, frozen=True):
     """Whose limits: the tenant's (`key_id` None), or those that one of its keys has besides."""
 
     key_id: str | None
     limits: Limits
+
+    @property
+    def who(self) -> str:
+        return self.key_id or TENANT
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,7 +68,7 @@ class Ledger(Protocol):
     async def reap(self) -> list[Settlement]:
         """Settles reservations whose lease has ended, at the count of their last renewal.
 
-        One that was never renewed costs nothing: nobody knows that it ever ran.
+        One whose renewals told no output token costs nothing: nobody has had anything of it.
         """
 
     async def standing(self, tenant_id: str, model: str, scopes: Sequence[Scope]) -> Standing:

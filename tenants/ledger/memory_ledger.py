@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from tenants.ledger.ask import Ask, Scope
+from tenants.ledger.ask import TENANT, Ask, Scope
 from tenants.ledger.decision import after, decide
 from tenants.ledger.gauges import standing
 from tenants.ledger.grant import Granted, Refused, Standing
 from tenants.ledger.ledger import Adjustment, Applied
-from tenants.ledger.memory_tenant import TENANT, MemoryTenant
+from tenants.ledger.memory_tenant import MemoryTenant
 from tenants.ledger.reservation import Told, reaped
 from tenants.ledger.settlement import Progress, Settlement
 from tenants.ledger.usage import UsageRow, days_asked, row

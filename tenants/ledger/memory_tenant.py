@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tenants.ledger.ask import Ask, Scope
+from tenants.ledger.ask import TENANT, Ask, Scope
 from tenants.ledger.decision import Take
 from tenants.ledger.ledger import KEEP_USAGE_DAYS, LEASE_S, PURSE_LEASE_S, TOMBSTONE_S, Applied
 from tenants.ledger.memory_rates import Rates
@@ -17,8 +17,6 @@ from tenants.ledger.state import ScopeState, Spend, State
 from tenants.ledger.usage import Sums, sums_of
 from tenants.ledger.windows import DAY_US, day_of, month_of, to_us
 
-TENANT = ""
-"""Stands where a key's id would: the tenant itself."""
 _LEASE_US = to_us(LEASE_S)
 _PURSE_US = to_us(PURSE_LEASE_S)
 _TOMBSTONE_US = to_us(TOMBSTONE_S + 3600)
@@ -72,11 +70,11 @@ class MemoryTenant:
         day = day_of(now_us)
         self._forget_ended_windows(day)
         for scope, tokens in zip(ask.scopes, take.rates, strict=True):
-            place = (_who(scope), ask.model)
+            place = (scope.who, ask.model)
             if any(count is not None for count in tokens):
                 self.rates[place] = self.rates.get(place, Rates()).taken(scope.limits, tokens, now_us)
         self._change_money(ask.key_id, day, now_us, reserved=take.cost)
-        scopes = tuple(map(_who, ask.scopes))
+        scopes = tuple(scope.who for scope in ask.scopes)
         self.open[ask.request_id] = Opened(reservation_of(ask), day, take, scopes, now_us + _LEASE_US)
 
     def settle(self, settlement: Settlement, now_us: int) -> Applied:
@@ -112,7 +110,7 @@ class MemoryTenant:
         self.money[window] = self.money.get(window, Spend()).credited(amount)
 
     def _scope_state(self, scope: Scope, model: str, now_us: int) -> ScopeState:
-        who, day = _who(scope), day_of(now_us)
+        who, day = scope.who, day_of(now_us)
         rates = self.rates.get((who, model), Rates())
         return ScopeState(
             rates.levels(scope.limits, now_us),
@@ -155,10 +153,6 @@ class MemoryTenant:
                 del self.stones[place]
         for day in [day for day in self.usage if day < now_us // DAY_US - KEEP_USAGE_DAYS]:
             del self.usage[day]
-
-
-def _who(scope: Scope) -> str:
-    return scope.key_id or TENANT
 
 
 def _is_of(opened: Opened, who: str) -> bool:

@@ -10,7 +10,9 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
+from tenants.ledger.ledger import LEASE_S
 from tenants.ledger.redis_messages import Message, pack
+from tenants.ledger.windows import to_us
 from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.redis_script import Call, Script, Scripts
 from tenants.redis_trouble import unavailable
@@ -18,6 +20,8 @@ from tenants.store import CorruptRecord
 
 WATCHED_KEY = "headrace:{ledger}:watched"
 _WATCHED_S = 40 * 86_400
+_LOOK_EVERY_S = LEASE_S - 1
+"""Before a lease ends that was taken behind a look: each reserve moves its tenant's time by 1 µs."""
 CALLS_A_PIPELINE = 100
 """Redis serves nobody else while a script runs, but others between two of them."""
 _NAMES = ("reserve", "settle", "renew", "ended", "standing", "adjust", "watched")
@@ -37,17 +41,24 @@ class LedgerScripts:
         self._timeout_s = timeout_s
         self._by_name = {name: Script("tenants.ledger", "common", name) for name in _NAMES}
         self._watch = Script("tenants.ledger", "watch")
-        self._scripts = Scripts(client, [*self._by_name.values(), self._watch], timeout_s)
+        self._looked = Script("tenants.ledger", "looked")
+        scripts = [*self._by_name.values(), self._watch, self._looked]
+        self._scripts = Scripts(client, scripts, timeout_s)
 
     def call(self, name: str, tenant_id: str, message: Message) -> Call:
         return self._call(name, prefix_of(tenant_id), message)
 
     def watched(self, most: int) -> Call:
-        return self._call("watched", WATCHED_KEY, {"most": most})
+        """Who is due to be looked at, and the time before which none of them is due again."""
+        return self._call("watched", WATCHED_KEY, {"most": most, "again_us": to_us(_LOOK_EVERY_S)})
 
-    def watch(self, tenant_id: str, at_us: int = 0) -> Call:
-        """Has the reaper look at the tenant at that time, or when it would have anyway."""
-        return Call(self._watch, WATCHED_KEY, (tenant_id, at_us, _WATCHED_S))
+    def watch(self, tenant_id: str) -> Call:
+        """Has the reaper look at the tenant."""
+        return Call(self._watch, WATCHED_KEY, (tenant_id, _WATCHED_S))
+
+    def looked(self, tenant_id: str, again_us: int, next_end_us: int) -> Call:
+        """Of who was due until `again_us`: has its next lease looked at when that ends; 0: it has none."""
+        return Call(self._looked, WATCHED_KEY, (tenant_id, again_us, next_end_us))
 
     async def load(self) -> None:
         """Raises `StoreUnavailable`."""

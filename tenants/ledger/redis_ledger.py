@@ -9,7 +9,7 @@ Layout; all of it has a TTL, which the same script sets. `<who>` is a key's id, 
     headrace:{<tenant>}:purses               the same of purses, which are no requests
     headrace:{<tenant>}:settled:<hour>       hash: request id → tombstone, by the hour of `started_at`
     headrace:{<tenant>}:usage:<day>          hash: model and key → sums
-    headrace:{ledger}:watched                sorted set: tenant → when a lease of its may end, µs
+    headrace:{ledger}:watched                sorted set: tenant → when it is looked at for orphans, µs
 """
 
 from __future__ import annotations

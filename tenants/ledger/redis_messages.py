@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tenants.ledger.ask import Ask, Scope
+from tenants.ledger.ask import TENANT, Ask, Scope
 from tenants.ledger.decision import MIN_TOKENS
 from tenants.ledger.ledger import KEEP_USAGE_DAYS, LEASE_S, PURSE_LEASE_S, TOMBSTONE_S, Adjustment
 from tenants.ledger.meter import meters
@@ -20,8 +20,6 @@ from tenants.ledger.state import MAX_CREDIT, ScopeState, State
 from tenants.ledger.usage import sums_of
 from tenants.ledger.windows import day_name, day_of, to_us
 
-TENANT = ""
-"""Stands where a key's id would: the tenant itself."""
 MAX_ENDED = 100
 """Reservations of one tenant that are reaped in one go."""
 Message = dict[str, Any]
@@ -114,7 +112,7 @@ def adjust(adjustment: Adjustment) -> Message:
 def _scope(scope: Scope) -> Message:
     limits = scope.limits
     return {
-        "who": scope.key_id or TENANT,
+        "who": scope.who,
         "meters": meters(limits),
         "budgets": (limits.budget_day, limits.budget_month),
         "max_concurrency": limits.max_concurrency,

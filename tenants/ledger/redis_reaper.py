@@ -1,14 +1,14 @@
 """Finds reservations in Redis whose gateway is gone, and settles them.
 
-A tenant is on the list of the watched from its first reserve on, with a time before which no lease of its
-ends. Who reaps takes due tenants off the list, looks after them, and puts back those that have leases left.
-A reserve puts its tenant on the list *after* its take: if that was on it still, whoever takes it off later
-sees the lease.
+A tenant is on the list of the watched from its first reserve on, with the time when it is to be looked at.
+Who reaps takes the due ones: each is due again in 9 s, whatever becomes of the reaper. It comes off
+when a look found nothing open. A reserve moves its tenant's time *after* its take, and what has moved stays
+on the list: so if a look missed the take, the next one sees it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tenants.ledger.settlement import Settlement
 from tenants.store import CorruptRecord, StoreUnavailable
 
 MAX_TENANTS = 1000
-"""Taken off the list in one go."""
+"""Looked at in one go."""
 _NOT_DUE = 0
 
 
@@ -29,8 +29,6 @@ class RedisReaper:
 
     def __init__(self, scripts: LedgerScripts) -> None:
         self._scripts = scripts
-        self._taken: set[str] = set()
-        """Tenants that are off the list."""
         self._unsure: dict[str, Settlement] = {}
         """By request id."""
         self._trouble: StoreUnavailable | None = None
@@ -38,27 +36,27 @@ class RedisReaper:
     async def reap(self) -> list[Settlement]:
         """What one tenant's keys hold stops nobody else's reaping; it is raised when nothing else is told."""
         self._trouble = None
-        await self._take_tenants()
-        ended = await self._ended()
+        again_us, tenants = await self._due()
+        ended = await self._ended(tenants)
         for tenant, found in ended.items():
             for row in found.reservations:
                 settlement = self._settlement(tenant, found.now_us, *row)
                 if settlement is not None:
                     self._unsure[settlement.request_id] = settlement
         settled = await self._settle()
-        await self._put_back(ended)
+        await self._tell_looks(again_us, ended)
         if self._trouble is not None and not settled:
             raise self._trouble
         return settled
 
-    async def _take_tenants(self) -> None:
+    async def _due(self) -> tuple[int, list[str]]:
         (reply,) = await self._scripts.run([self._scripts.watched(MAX_TENANTS)])
-        names = converted(self._scripts.checked(reply, WATCHED_KEY), list[bytes], WATCHED_KEY)
-        self._taken |= {name.decode(errors="replace") for name in names}
+        checked = self._scripts.checked(reply, WATCHED_KEY)
+        again_us, names = converted(checked, tuple[int, list[bytes]], WATCHED_KEY)
+        return again_us, [name.decode(errors="replace") for name in names]
 
-    async def _ended(self) -> Mapping[str, Ended]:
+    async def _ended(self, tenants: Sequence[str]) -> Mapping[str, Ended]:
         """Of each tenant that could be looked at."""
-        tenants = sorted(self._taken)
         calls = [self._scripts.call("ended", tenant, {"most": MAX_ENDED}) for tenant in tenants]
         found: dict[str, Ended] = {}
         for tenant, reply in zip(tenants, await self._scripts.run(calls), strict=True):
@@ -88,24 +86,29 @@ class RedisReaper:
         ]
         settled: list[Settlement] = []
         for one, reply in zip(due, await self._scripts.run(calls), strict=True):
-            del self._unsure[one.request_id]
             try:
-                if self._scripts.checked(reply, prefix_of(one.tenant_id)) != _NOT_DUE:
-                    settled.append(one)
+                is_due = self._scripts.checked(reply, prefix_of(one.tenant_id)) != _NOT_DUE
             except StoreUnavailable as error:
                 self._trouble = error
+                if not isinstance(error, CorruptRecord):  # it was refused, and is tried again
+                    continue
+                is_due = False
+            del self._unsure[one.request_id]
+            if is_due:
+                settled.append(one)
         return settled
 
-    async def _put_back(self, ended: Mapping[str, Ended]) -> None:
-        """Raises nothing that would keep what was settled from being told."""
+    async def _tell_looks(self, again_us: int, ended: Mapping[str, Ended]) -> None:
+        """Who had something to settle is looked at once more: it may not have been.
+
+        Raises nothing that would keep what was settled from being told.
+        """
         calls = [
-            self._scripts.watch(tenant, found.next_end_us)
+            self._scripts.looked(tenant, again_us, found.next_end_us)
             for tenant, found in ended.items()
-            if found.next_end_us
+            if found.next_end_us or not found.reservations
         ]
         try:
             await self._scripts.run(calls)
         except StoreUnavailable as error:
             self._trouble = error
-        else:
-            self._taken.difference_update(ended)

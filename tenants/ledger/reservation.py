@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from tenants.ledger.ask import Ask
-from tenants.ledger.money import cost
 from tenants.ledger.settlement import Settlement
 from tenants.terms import Prices
 
@@ -37,31 +36,16 @@ def reservation_of(ask: Ask) -> Reservation:
 
 
 def reaped(reservation: Reservation, told: Told | None, now_us: int) -> Settlement:
-    """`told` None: it was never renewed. Then nobody knows that it ever ran, and it costs nothing, as
-    a purse does: its money comes back.
+    """What was told counts from the first output token on. Before that (`told` None: it was never renewed)
+    nobody had anything of it, and it costs nothing, as a purse does: its money comes back.
     """
-    if told is None or reservation.is_purse:
-        return _settlement(reservation, now_us, prompt_tokens=0, cached_tokens=0, completion_tokens=0)
-    return _settlement(
+    if told is None or not told.completion_tokens or reservation.is_purse:
+        return Settlement.of(reservation, ended_at=now_us / 10**6, outcome="reaped")
+    return Settlement.of(
         reservation,
-        now_us,
+        ended_at=now_us / 10**6,
+        outcome="reaped",
         prompt_tokens=reservation.prompt_tokens,
         cached_tokens=min(told.cached_tokens, reservation.prompt_tokens),
         completion_tokens=told.completion_tokens,
-    )
-
-
-def _settlement(reservation: Reservation, now_us: int, **tokens: int) -> Settlement:
-    return Settlement(
-        request_id=reservation.request_id,
-        tenant_id=reservation.tenant_id,
-        key_id=reservation.key_id,
-        model=reservation.model,
-        gateway_id=reservation.gateway_id,
-        started_at=reservation.started_at,
-        ended_at=now_us / 10**6,
-        outcome="reaped",
-        n=reservation.n,
-        cost=cost(reservation.prices, **tokens),
-        **tokens,
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
-from tenants.ledger.ask import MAX_EXACT, MAX_TIME_S
+from tenants.ledger.ask import MAX_EXACT, MAX_TIME_S, Ask
+from tenants.ledger.money import cost
+
+if TYPE_CHECKING:
+    from tenants.ledger.reservation import Reservation
 
 Outcome = Literal["finished", "left", "failed", "unserved", "reaped"]
 """`left`: by its client or its deadline, and paid for. `failed`: by our fault, tokens told, free of charge.
 `unserved`: it never ran, and everything is given back, the request itself too. `reaped`: its gateway died;
 tokens as its last renewal told, until the gateway's own line corrects them."""
+FREE_OF_CHARGE: frozenset[Outcome] = frozenset({"failed", "unserved"})
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +37,37 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """Of all `n` answers."""
     cost: int
     """Micro-units."""
+
+    @classmethod
+    def of(
+        cls,
+        asked: Ask | Reservation,
+        *,
+        ended_at: float,
+        outcome: Outcome,
+        prompt_tokens: int = 0,
+        cached_tokens: int = 0,
+        completion_tokens: int = 0,
+    ) -> Self:
+        """What was asked, as it ended, and what that costs."""
+        tokens = {
+            "prompt_tokens": prompt_tokens,
+            "cached_tokens": cached_tokens,
+            "completion_tokens": completion_tokens,
+        }
+        return cls(
+            request_id=asked.request_id,
+            tenant_id=asked.tenant_id,
+            key_id=asked.key_id,
+            model=asked.model,
+            gateway_id=asked.gateway_id,
+            started_at=asked.started_at,
+            ended_at=ended_at,
+            outcome=outcome,
+            n=asked.n,
+            cost=0 if outcome in FREE_OF_CHARGE else cost(asked.prices, **tokens),
+            **tokens,
+        )
 
     @property
     def hour(self) -> int:

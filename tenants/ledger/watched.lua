@@ -1,7 +1,7 @@
--- Takes those tenants off the list whose leases may have ended, at most `most`. Whoever takes one looks after
--- it, and puts it back if leases are left.
+-- Tenants that are due to be looked at, at most `most`: {time, tenants}. None is due again before that time.
 local tenants = redis.call('ZRANGEBYSCORE', prefix, '-inf', whole(now), 'LIMIT', 0, ask.most)
-if #tenants > 0 then
-  redis.call('ZREM', prefix, unpack(tenants))
+local again = now + ask.again_us
+for _, tenant in ipairs(tenants) do
+  redis.call('ZADD', prefix, 'XX', whole(again), tenant)
 end
-return tenants
+return { again, tenants }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tenants.ledger.ask import Ask
 from tenants.ledger.decision import reserved_cost
 from tenants.ledger.grant import Standing
-from tenants.offline.purse import Holder, Purse, amount_to_hold, day_of, holder_of, purse_ask
+from tenants.offline.purse import Holder, Purse, amount_to_hold, holder_of, purse_ask
 
 MIN_STREAK = 2
 """A purse is taken for who asked in each of so many ticks, ..."""
@@ -78,7 +78,7 @@ class Customers:
 
     def _keeps(self, seen: _Seen, purse: Purse, now: float) -> bool:
         wanted = amount_to_hold(seen.ask.scopes, seen.standing, purse.amount)
-        return purse.amount == wanted and purse.day == day_of(now)
+        return purse.amount == wanted and purse.pays_at(now)
 
     def _is_active(self, seen: _Seen) -> bool:
         return seen.tick == self._tick and seen.streak >= MIN_STREAK

@@ -9,6 +9,7 @@ empty, or as a replica that lagged), or the outage was longer than `PURSE_LEASE_
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tenants.ledger.ask import Ask
@@ -71,7 +72,7 @@ class Prepaid:
         """The one that may pay for it now."""
         holder = holder_of(ask)
         held = None if holder is None else self._held.get(holder)
-        if held is None or self._clock() >= held.good_until or not held.purse.pays_for(ask):
+        if held is None or self._clock() >= held.good_until or not held.purse.pays_at(ask.started_at):
             return None
         return held.purse
 
@@ -116,11 +117,12 @@ class Prepaid:
 
     async def _give_back(self) -> None:
         done = [held for held in self._closing if held.is_done or not held.was_used]
-        self._closing = [held for held in self._closing if held not in done]
         for held in self._closing:
             held.is_done = held.num_running == 0
         for held in done:
-            await self._settle(given_back(held.purse.ask, self._wall_clock()))
+            with suppress(OSError):  # the settler tells, and writes it later
+                await self._settle(given_back(held.purse.ask, self._wall_clock()))
+            self._closing.remove(held)
 
     async def _take(self, ask: Ask) -> None:
         """A grant that is not heard ends with its first, short lease."""

@@ -14,6 +14,7 @@ import msgspec
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Standing
 from tenants.ledger.settlement import Settlement
+from tenants.ledger.windows import day_of, to_us
 from tenants.terms import Limits, Prices
 
 PER_BUDGET = 100
@@ -24,7 +25,6 @@ KEEP_FROM = 10
 """... and given back below this."""
 GOOD_FOR_S = 300.0
 """From its last renewal on. What is let in then has 600 s to end, within `PURSE_LEASE_S` in sum."""
-DAY_S = 86_400
 MAX_AMOUNT = 9 * 10**9
 """Times 10^6, which is what one token below costs, it is still counted exactly by the record."""
 _ONE_EACH = Prices(input=10**6, output=10**6)
@@ -39,7 +39,7 @@ class Holder(NamedTuple):
 
 
 class Purse(msgspec.Struct, frozen=True):
-    """`ask` reserved it; `day` is the UTC day, in days since 1970, in whose windows its money is."""
+    """`ask` reserved it, in the windows of one UTC day: the next one's money is not in it."""
 
     holder: Holder
     ask: Ask
@@ -52,36 +52,14 @@ class Purse(msgspec.Struct, frozen=True):
     def amount(self) -> int:
         return self.ask.prompt_tokens + self.ask.max_tokens
 
-    @property
-    def day(self) -> int:
-        return day_of(self.ask.started_at)
-
-    def pays_for(self, ask: Ask) -> bool:
-        """Only on its own day: the next one's money is not in it."""
-        return day_of(ask.started_at) == self.day
+    def pays_at(self, unix_s: float) -> bool:
+        """Only on its own day."""
+        return _day_of(unix_s) == _day_of(self.ask.started_at)
 
 
 def given_back(ask: Ask, now: float) -> Settlement:
     """Of a purse, or of a request that never ran: all that it took is everybody's again. Unix seconds."""
-    return Settlement(
-        request_id=ask.request_id,
-        tenant_id=ask.tenant_id,
-        key_id=ask.key_id,
-        model=ask.model,
-        gateway_id=ask.gateway_id,
-        started_at=ask.started_at,
-        ended_at=now,
-        outcome="unserved",
-        n=ask.n,
-        prompt_tokens=0,
-        cached_tokens=0,
-        completion_tokens=0,
-        cost=0,
-    )
-
-
-def day_of(unix_s: float) -> int:
-    return int(unix_s // DAY_S)
+    return Settlement.of(ask, ended_at=now, outcome="unserved")
 
 
 def holder_of(ask: Ask) -> Holder | None:
@@ -125,3 +103,7 @@ def _only_budgets(limits: Limits) -> Limits:
 def _budgets(scopes: Sequence[Scope]) -> list[int]:
     both = ((scope.limits.budget_day, scope.limits.budget_month) for scope in scopes)
     return [budget for pair in both for budget in pair if budget is not None]
+
+
+def _day_of(unix_s: float) -> int:
+    return day_of(to_us(unix_s))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -20,8 +18,6 @@ from tenants.offline.watch import Watch
 from tenants.record_health import RecordHealth
 from tenants.store import Trouble
 from tenants.terms import Terms
-
-log = logging.getLogger("headrace.record")
 
 _TICKS_PER_RENEWAL = round(RENEW_EVERY_S / PROBE_EVERY_S)
 
@@ -85,15 +81,6 @@ class Standby:
     def ended(self, settlement: Settlement) -> None:
         """A request was settled, whoever had let it in."""
         self._offline.ended(settlement)
-
-    async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """For ever."""
-        while True:
-            try:
-                await self.tick()
-            except Exception:  # whatever it was, the record must be watched on
-                log.exception("watching the record failed; it goes on")
-            await sleep(PROBE_EVERY_S)
 
     async def tick(self) -> None:
         """To be called every `PROBE_EVERY_S`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenants.outcomes.outcome import Found, Mark, OutcomeStore
+from tenants.outcomes.outcome import Found, Kept, Mark, OutcomeStore
 from tenants.record_health import RecordHealth
 
 
@@ -19,7 +19,7 @@ class GuardedOutcomes:
     async def renew(self, mark: Mark, owner: str) -> bool:
         return await self._health.ask(lambda: self._store.renew(mark, owner))
 
-    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> bool:
+    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> Kept | None:
         return await self._health.ask(lambda: self._store.finish(mark, owner, sealed))
 
     async def fail(self, mark: Mark, owner: str) -> bool:

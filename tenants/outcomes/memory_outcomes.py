@@ -8,10 +8,14 @@ from dataclasses import dataclass, replace
 from tenants.outcomes.outcome import (
     KEEP_S,
     LEASE_S,
+    MAX_OUTCOMES,
+    MAX_STORED_BYTES,
     Begun,
     Finished,
     Found,
+    Kept,
     Mark,
+    NoRoom,
     Reused,
     Running,
     TooLarge,
@@ -21,11 +25,12 @@ from tenants.outcomes.outcome import (
 @dataclass(frozen=True, slots=True)
 class _Record:
     body_hash: str
-    owner: str | None
-    """None: it has ended."""
+    owner: str
     since: float
     until: float
-    sealed: bytes | None = None
+    kept: Kept | None = None
+    """None: it has not ended."""
+    sealed: bytes = b""
 
 
 class MemoryOutcomes:
@@ -44,9 +49,11 @@ class MemoryOutcomes:
             return Begun()
         if record.body_hash != mark.body_hash:
             return Reused()
-        if record.owner is not None:
+        if record.kept is None:
             return Running(now - record.since)
-        return TooLarge() if record.sealed is None else Finished(record.sealed)
+        if record.kept == "stored":
+            return Finished(record.sealed)
+        return TooLarge() if record.kept == "too_large" else NoRoom()
 
     async def renew(self, mark: Mark, owner: str) -> bool:
         record = self._owned(mark, owner)
@@ -54,12 +61,16 @@ class MemoryOutcomes:
             self._records[_name(mark)] = replace(record, until=self._clock() + LEASE_S)
         return record is not None
 
-    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> bool:
+    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> Kept | None:
         record = self._owned(mark, owner)
-        if record is not None:
-            until = self._clock() + KEEP_S
-            self._records[_name(mark)] = replace(record, owner=None, sealed=sealed, until=until)
-        return record is not None
+        if record is None:
+            return None
+        now = self._clock()
+        self._drop_old(now)
+        kept = self._kept(mark.tenant_id, sealed)
+        stored = sealed if sealed is not None and kept == "stored" else b""
+        self._records[_name(mark)] = replace(record, kept=kept, sealed=stored, until=now + KEEP_S)
+        return kept
 
     async def fail(self, mark: Mark, owner: str) -> bool:
         record = self._owned(mark, owner)
@@ -69,8 +80,17 @@ class MemoryOutcomes:
 
     def _owned(self, mark: Mark, owner: str) -> _Record | None:
         record = self._records.get(_name(mark))
-        is_owned = record is not None and record.owner == owner and record.until > self._clock()
-        return record if is_owned else None
+        if record is None or record.kept is not None or record.owner != owner:
+            return None
+        return record if record.until > self._clock() else None
+
+    def _kept(self, tenant_id: str, sealed: bytes | None) -> Kept:
+        if sealed is None:
+            return "too_large"
+        its = [record for (whose, _), record in self._records.items() if whose == tenant_id]
+        stored = [len(record.sealed) for record in its if record.kept == "stored"]
+        has_room = len(stored) < MAX_OUTCOMES and sum(stored) + len(sealed) <= MAX_STORED_BYTES
+        return "stored" if has_room else "no_room"
 
     def _drop_old(self, now: float) -> None:
         self._records = {name: record for name, record in self._records.items() if record.until > now}

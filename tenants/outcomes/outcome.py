@@ -1,13 +1,14 @@
 """Requests that their clients named by an `Idempotency-Key`: the values, and the protocol of their store.
 
-A request is *running* while its owner renews a lease, and then *finished* or *too large* for `KEEP_S`.
+A request is *running* while its owner renews a lease, and then *finished*, *too large* or *without room* for
+`KEEP_S`.
 One that failed is forgotten, and so is one whose owner has died: the next that asks is the new owner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -17,6 +18,13 @@ RENEW_EVERY_S = 2.0
 KEEP_S = 24 * 3600.0
 MAX_OUTCOME_BYTES = 256 * 1024
 """Of the answer's body."""
+MAX_OUTCOMES = 10_000
+"""That a tenant has stored."""
+MAX_STORED_BYTES = 64 * 1024 * 1024
+"""Of all of a tenant's outcomes, as they are sealed."""
+
+Kept = Literal["stored", "too_large", "no_room"]
+"""What a request that ended well left: its outcome, or only that it was too large, or one too many."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -59,7 +67,11 @@ class Reused(msgspec.Struct, frozen=True):
     """The key belongs to a request with another body."""
 
 
-Found = Begun | Running | Finished | TooLarge | Reused
+class NoRoom(msgspec.Struct, frozen=True):
+    """It ended well, and its tenant had as much stored as it may."""
+
+
+Found = Begun | Running | Finished | TooLarge | NoRoom | Reused
 
 
 class OutcomeStore(Protocol):
@@ -74,8 +86,12 @@ class OutcomeStore(Protocol):
     async def renew(self, mark: Mark, owner: str) -> bool:
         """The lease, for another `LEASE_S`."""
 
-    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> bool:
-        """Keeps the outcome; None: that it was too large."""
+    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> Kept | None:
+        """Keeps the outcome; None: that it was too large. Beyond `MAX_OUTCOMES` or `MAX_STORED_BYTES` of its
+        tenant, it keeps that there was no room; what was stored may count for up to an hour too long there.
+
+        Returns what is kept, or None.
+        """
 
     async def fail(self, mark: Mark, owner: str) -> bool:
         """Frees the key."""

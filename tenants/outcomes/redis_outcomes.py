@@ -1,6 +1,8 @@
 """Outcomes in Redis: one hash a record, one script a change, its time to live set by the same script.
 
     headrace:{<tenant>}:outcome:<key hash>   body: hash of the body; while it runs owner, since; then sealed
+                                             or no_room, or neither: it was too large
+    headrace:{<tenant>}:outcomes             how many were stored in each of the last 25 hours, and how much
 
 A lease is the record's time to live. The scripts take the time from Redis.
 """
@@ -15,21 +17,27 @@ from redis.exceptions import RedisError
 from tenants.outcomes.outcome import (
     KEEP_S,
     LEASE_S,
+    MAX_OUTCOMES,
+    MAX_STORED_BYTES,
     Begun,
     Finished,
     Found,
+    Kept,
     Mark,
+    NoRoom,
     Reused,
     Running,
     TooLarge,
 )
 from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.redis_script import Argument, Call, Script, Scripts
-from tenants.store import CorruptRecord, StoreUnavailable
+from tenants.redis_trouble import unavailable
+from tenants.store import CorruptRecord
 
 _BEGIN, _RENEW, _FINISH, _FAIL = (
     Script("tenants.outcomes", name) for name in ("begin", "renew", "finish", "fail")
 )
+_KEPT: dict[object, Kept | None] = {0: None, 1: "stored", 2: "too_large", 3: "no_room"}
 
 
 class RedisOutcomes:
@@ -42,28 +50,29 @@ class RedisOutcomes:
         self._scripts = Scripts(client, (_BEGIN, _RENEW, _FINISH, _FAIL), CALL_TIMEOUT_S)
 
     async def begin(self, mark: Mark, owner: str) -> Found:
-        return _found(await self._run(_BEGIN, mark, mark.body_hash, owner, _ms(LEASE_S)))
+        keys = (record_key(mark),)
+        return _found(await self._run(_BEGIN, keys, mark.body_hash, owner, _ms(LEASE_S)), keys[0])
 
     async def renew(self, mark: Mark, owner: str) -> bool:
-        return await self._run(_RENEW, mark, owner, _ms(LEASE_S)) == 1
+        return await self._run(_RENEW, (record_key(mark),), owner, _ms(LEASE_S)) == 1
 
-    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> bool:
+    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> Kept | None:
+        keys = (record_key(mark), stored_key(mark.tenant_id))
         outcome = () if sealed is None else (sealed,)
-        return await self._run(_FINISH, mark, owner, _ms(KEEP_S), *outcome) == 1
+        bounds = (_ms(KEEP_S), MAX_OUTCOMES, MAX_STORED_BYTES)
+        return _KEPT[await self._run(_FINISH, keys, owner, *bounds, *outcome)]
 
     async def fail(self, mark: Mark, owner: str) -> bool:
-        return await self._run(_FAIL, mark, owner) == 1
+        return await self._run(_FAIL, (record_key(mark),), owner) == 1
 
-    async def _run(self, script: Script, mark: Mark, *args: Argument) -> object:
+    async def _run(self, script: Script, keys: tuple[str, ...], *args: Argument) -> object:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                (answer,) = await self._scripts.run([Call(script, record_key(mark), args)])
-        except TimeoutError:
-            raise StoreUnavailable("Redis did not answer in time", "timeout") from None
+                (answer,) = await self._scripts.run([Call(script, keys, args)])
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"Redis cannot be reached ({type(error).__name__})") from error
-        if isinstance(answer, Exception):
-            raise _refused(answer) from answer
+            raise unavailable(error, keys[0]) from error
+        if isinstance(answer, RedisError):
+            raise unavailable(answer, keys[0]) from answer
         return answer
 
 
@@ -71,13 +80,11 @@ def record_key(mark: Mark) -> str:
     return f"headrace:{{{mark.tenant_id}}}:outcome:{mark.key_hash}"
 
 
-def _refused(error: Exception) -> StoreUnavailable:
-    if "WRONGTYPE" in str(error):
-        return CorruptRecord("a key of outcomes holds another type than ours", "refused")
-    return StoreUnavailable(f"Redis refused: {error}", "refused")
+def stored_key(tenant_id: str) -> str:
+    return f"headrace:{{{tenant_id}}}:outcomes"
 
 
-def _found(reply: object) -> Found:
+def _found(reply: object, place: str) -> Found:
     match reply:
         case [0]:
             return Begun()
@@ -89,7 +96,9 @@ def _found(reply: object) -> Found:
             return TooLarge()
         case [4]:
             return Reused()
-    raise CorruptRecord("Redis answered something else than was asked", "refused")
+        case [5]:
+            return NoRoom()
+    raise CorruptRecord(f"a value under {place} is not ours")
 
 
 def _ms(seconds: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +78,8 @@ class Applier:
             return 0
         oldest = self._clock() - TOMBSTONE_S
         whole = [line.settlement for line in lines if line.settlement is not None]
-        await self._settle([settlement for settlement in whole if settlement.started_at >= oldest])
+        young = [settlement for settlement in whole if settlement.started_at >= oldest]
+        self._figures.num_refused += await settle_apart(self._ledger.settle, young)
         self._tell_damage(lines, oldest)
         self._pass(lines)
         return len(lines)
@@ -95,19 +96,6 @@ class Applier:
         if mark.position != self._saved.position:
             await asyncio.to_thread(write_checkpoint, self._folder, mark.position)
             self._saved = mark
-
-    async def _settle(self, settlements: Sequence[Settlement]) -> None:
-        """One by one where they can't be settled together: a tenant's damage is not the others'."""
-        try:
-            if settlements:
-                await self._ledger.settle(settlements)
-        except (CorruptRecord, ValueError) as error:
-            if len(settlements) == 1:
-                self._figures.num_refused += 1
-                log.error("request %s cannot be settled: %s", settlements[0].request_id, error)
-                return
-            for settlement in settlements:
-                await self._settle([settlement])
 
     def _tell_damage(self, lines: Sequence[Line], oldest: float) -> None:
         """Once a line, however often it is passed."""
@@ -132,6 +120,25 @@ class Applier:
     def _advance(self) -> None:
         while self._marks and self._marks[0].at <= self._clock() - REPEAT_S:
             self._checkpoint = self._marks.popleft()
+
+
+async def settle_apart(
+    settle: Callable[[Sequence[Settlement]], Awaitable[object]], settlements: Sequence[Settlement]
+) -> int:
+    """One by one where they can't be settled together: a tenant's damage is not the others'.
+
+    How many were refused. Raises `StoreUnavailable` if the ledger is away.
+    """
+    if not settlements:
+        return 0
+    try:
+        await settle(settlements)
+    except (CorruptRecord, ValueError) as error:
+        if len(settlements) == 1:
+            log.error("request %s cannot be settled: %s", settlements[0].request_id, error)
+            return 1
+        return sum([await settle_apart(settle, [settlement]) for settlement in settlements])
+    return 0
 
 
 def _read_batch(folder: Path, begin: Position, end: Position | None) -> list[Line]:

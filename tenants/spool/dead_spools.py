@@ -39,14 +39,22 @@ class DeadSpools:
         self._figures = figures
         self._keep_days = keep_days
         self._swept_at: float | None = None
+        self._unreadable: set[str] = set()
+
+    @property
+    def num_unreadable(self) -> int:
+        """Spools of dead gateways that could not be read when it was tried last."""
+        return len(self._unreadable)
 
     async def replay(self) -> int:
         """Applies what dead gateways left, from their checkpoints on; how many spools are done now.
 
-        Raises `StoreUnavailable` or `OSError`; what is not done is tried again next time.
+        Raises `StoreUnavailable`; what is not done is tried again next time. One that cannot be read is
+        told once and holds no other up.
         """
         unfinished = await asyncio.to_thread(self._unfinished)
-        return sum([await self._replay(folder) for folder in unfinished])
+        self._unreadable &= {folder.name for folder in unfinished}
+        return sum([await self._try_to_replay(folder) for folder in unfinished])
 
     async def sweep(self) -> None:
         """Once an hour: removes segments of dead spools that are older than `keep_days`."""
@@ -57,6 +65,17 @@ class DeadSpools:
 
     def _unfinished(self) -> list[Path]:
         return [folder for folder in spools(self._base) if not is_done(folder)]
+
+    async def _try_to_replay(self, folder: Path) -> bool:
+        try:
+            is_replayed = await self._replay(folder)
+        except OSError as error:
+            if folder.name not in self._unreadable:
+                log.error("the spool of a dead gateway, %s, cannot be read: %s", folder.name, error)
+            self._unreadable.add(folder.name)
+            return False
+        self._unreadable.discard(folder.name)
+        return is_replayed
 
     async def _replay(self, folder: Path) -> bool:
         lock = claim(folder)
@@ -74,13 +93,19 @@ class DeadSpools:
 
     def _remove_old(self, first_kept: str) -> None:
         for folder in filter(is_done, spools(self._base)):
-            lock = claim(folder)
-            if lock is None:
-                continue
-            with lock:
-                days = days_of(folder)
-                old = [day for day in days if day < first_kept]
-                for day in old:
-                    (folder / f"{day}{SUFFIX}").unlink()
-                if old == days:
-                    remove(folder)
+            try:
+                self._remove_days(folder, first_kept)
+            except OSError as error:
+                log.error("the spool %s is old and cannot be removed: %s", folder.name, error)
+
+    def _remove_days(self, folder: Path, first_kept: str) -> None:
+        lock = claim(folder)
+        if lock is None:
+            return
+        with lock:
+            days = days_of(folder)
+            old = [day for day in days if day < first_kept]
+            for day in old:
+                (folder / f"{day}{SUFFIX}").unlink()
+            if old == days:
+                remove(folder)

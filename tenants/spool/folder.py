@@ -69,8 +69,8 @@ def claim(folder: Path) -> IO[bytes] | None:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether all of a dead spool has been applied."""
-    return (folder / _DONE).exists()
+    """Whether all of a dead spool has been applied; one that cannot be read is not done."""
+    return os.path.exists(folder / _DONE)
 
 
 def mark_done(folder: Path) -> None:

@@ -15,16 +15,23 @@ PATIENCE_S = LEASE_S + RENEW_EVERY_S
 
 
 class Reaper:
-    """To be called every second; one is enough, several are harmless. `clock` tells seconds."""
+    """To be called every second; one is enough, several are harmless. `clock` tells seconds; `is_away`,
+    whether the ledger is known to be: then it is not asked.
+    """
 
     def __init__(
-        self, ledger: Ledger, settler: Settler, dead_spools: DeadSpools, clock: Callable[[], float]
+        self,
+        ledger: Ledger,
+        settler: Settler,
+        dead_spools: DeadSpools,
+        clock: Callable[[], float],
+        is_away: Callable[[], bool],
     ) -> None:
         self._ledger = ledger
         self._settler = settler
         self._dead_spools = dead_spools
         self._clock = clock
-        self._is_away = False
+        self._is_away = is_away
         self._not_before = 0.0
         self.num_reaped = 0
         self.num_spools_replayed = 0
@@ -34,25 +41,19 @@ class Reaper:
 
         What a dead gateway settled itself comes before what is guessed of it.
         """
-        with suppress(StoreUnavailable, OSError):
+        if self._is_away():
+            self._not_before = self._clock() + PATIENCE_S
+            return
+        with suppress(StoreUnavailable, OSError):  # not even the folder of all spools can be read
             self.num_spools_replayed += await self._dead_spools.replay()
-        await self._reap()
+        with suppress(StoreUnavailable):
+            await self._reap()
         await self._settler.save_checkpoint()
         with suppress(OSError):
             await self._dead_spools.sweep()
 
     async def _reap(self) -> None:
-        now = self._clock()
-        try:
-            reaped = await self._ledger.reap() if now >= self._not_before else []
-        except StoreUnavailable:
-            self._is_away = True
-            self._not_before = now + PATIENCE_S
-            self._settler.note_outage()
-            return
-        if self._is_away and now >= self._not_before:
-            self._is_away = False
-            self._settler.repeat_recent()
+        reaped = await self._ledger.reap() if self._clock() >= self._not_before else []
         self.num_reaped += len(reaped)
         for settlement in reaped:
             with suppress(OSError):  # the settler tells, and writes it later

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,7 +28,12 @@ class Segment:
             raise
 
     def append(self, group: bytes) -> None:
-        """All of `group` is on the disk when this returns, none of it when it raises `OSError`."""
+        """All of `group` is on the disk when this returns, none of it when it raises `OSError`.
+
+        A file that was removed under us would take it, and nobody would ever find it.
+        """
+        if not os.fstat(self._file).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "the file was removed")
         if self._has_rest:
             os.ftruncate(self._file, self.size)
         self._has_rest = True

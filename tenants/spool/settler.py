@@ -43,6 +43,8 @@ class Settler:
         self.figures = Figures()
         self._applier = Applier(spool.folder, ledger, clock, self.figures)
         self._unwritten: deque[Settlement] = deque()
+        self.num_dropped = 0
+        """Settlements that will be in no spool: too many waited for the disk already."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -86,8 +88,8 @@ class Settler:
         self._wake()
 
     async def save_checkpoint(self) -> None:
-        """A disk that does not take it costs repeats only. It stands still while the ledger is away."""
-        if not self._is_away:
+        """A disk that does not take it costs repeats only. It stands still until an outage is made up for."""
+        if not self._may_repeat:
             with suppress(OSError):
                 await self._applier.save()
 
@@ -104,7 +106,7 @@ class Settler:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         num_left = self.num_pending
-        if not self._is_away:
+        if not self._may_repeat:
             with suppress(OSError):
                 await self._applier.save(is_final=num_left == 0)
         await self._spool.close()
@@ -116,6 +118,8 @@ class Settler:
         except OSError:
             if len(self._unwritten) < MAX_UNWRITTEN:
                 self._unwritten.append(settlement)
+            else:
+                self.num_dropped += 1
             with suppress(StoreUnavailable):
                 await self._ledger.settle([settlement])
             raise
@@ -127,6 +131,11 @@ class Settler:
             self._behind_since = self._clock()
             self._idle.clear()
             self._work.set()
+
+    @property
+    def _may_repeat(self) -> bool:
+        """Whether all behind the checkpoint is to be applied again, now or when the ledger is back."""
+        return self._is_away or self._must_repeat
 
     @property
     def _is_behind(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tenants.outcomes.outcome import Found, Mark, OutcomeStore
+from tenants.outcomes.outcome import Found, Kept, Mark, OutcomeStore
 from tenants.outcomes.redis_outcomes import RedisOutcomes
 from tenants.store import StoreUnavailable
 from tests.cluster.fakes import Call, FakeGateway
@@ -74,7 +74,7 @@ class Flaky:
     async def renew(self, mark: Mark, owner: str) -> bool:
         return await self._there().renew(mark, owner)
 
-    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> bool:
+    async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> Kept | None:
         return await self._there().finish(mark, owner, sealed)
 
     async def fail(self, mark: Mark, owner: str) -> bool:

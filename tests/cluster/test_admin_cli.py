@@ -130,8 +130,42 @@ def test_a_rotated_key_leaves_the_old_one_for_the_overlap(desk: Desk) -> None:
     assert new["key"].startswith("hr-")
     assert (new["name"], new["limits"]) == (old["name"], old["limits"])
     assert desk.told("key", "get", old["key_id"])["expires_at"] == WALL_TIME + 7200
-    assert desk.run("key", "rotate", old["key_id"]).stdout.startswith("hr-")
+    status, said = desk.fails("key", "rotate", old["key_id"])
+    assert status == 1
+    assert new["key_id"] in said
     assert desk.told("key", "get", old["key_id"])["expires_at"] == WALL_TIME + 7200
+
+
+def test_a_rotation_says_when_both_keys_end(desk: Desk) -> None:
+    old = desk.told("key", "create", "--tenant", "acme", "--expires-in", "1d")
+    result = desk.run("key", "rotate", old["key_id"], "--overlap", "2h")
+    assert result.stdout.startswith("hr-")
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr.splitlines()[-1] == (
+        f"The new key ends: 2023-11-15 22:13:20Z. The old one, {old['key_id']}, ends: 2023-11-15 00:13:20Z."
+    )
+
+
+def test_the_own_key_is_not_ended_from_here(desk: Desk) -> None:
+    keys = desk.told("key", "list")["data"]
+    (own,) = [key["key_id"] for key in keys if key["hint"] == desk.gateway.keys["admin"][-4:]]
+    assert desk.fails("key", "set", own, "--expires-in", "1s")[0] == 1
+    assert desk.fails("key", "set", own, "--address", "10.0.0.0/8")[0] == 1
+    assert desk.told("key", "get", own) in keys
+
+
+def test_a_key_without_an_end_never_expires_in_the_list_and_alone(desk: Desk) -> None:
+    key_id = desk.told("key", "create", "--tenant", "acme", "--name", "ci")["key_id"]
+    assert ["expires_at", "never"] in words(desk.run("key", "get", key_id).stdout)
+    heading, *lines = words(desk.run("key", "list").stdout)
+    assert heading == ["key", "tenant", "name", "scopes", "hint", "expires", "limits", "from"]
+    assert all("never" in line for line in lines)
+
+
+def test_a_tier_list_has_prices(desk: Desk) -> None:
+    desk.told("tier", "create", "gold", "input_price=150000", "output_price=600000")
+    (gold,) = [line for line in words(desk.run("tier", "list").stdout) if line[0] == "gold"]
+    assert gold[-7:] == ["150000", "(0.15)", "0", "(0)", "600000", "(0.6)", "refuse"]
 
 
 def test_money_is_added_to_a_window_and_a_reset_makes_it_whole(desk: Desk) -> None:
@@ -212,6 +246,31 @@ def test_usage_of_many_tenants_is_read_page_by_page(desk: Desk) -> None:
         desk.told("tenant", "create", f"t{number}", "tier=free")
         settled(desk, f"t{number}", number, 1)
     assert len(desk.told("usage")["data"]) == 101
+
+
+def test_usage_of_all_says_on_stderr_that_deleted_tenants_are_not_in_it(desk: Desk) -> None:
+    desk.told("tenant", "create", "beta", "tier=free")
+    settled(desk, "beta", 1, 7)
+    desk.told("tenant", "delete", "beta")
+    result = desk.run("usage", "--csv")
+    assert "beta" not in result.stdout
+    assert result.stderr.startswith("Deleted tenants are not in it: --tenant ID tells what one used")
+    assert desk.told("usage")["omits_deleted"] is True
+    one = desk.run("usage", "--tenant", "beta", "--csv")
+    assert "7" in one.stdout
+    assert one.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"), [(0, ""), (79, ""), (80, "nearly used up"), (100, "used up")], ids=str
+)
+def test_a_limit_that_is_nearly_or_wholly_used_up_is_marked(desk: Desk, cost: int, said: str) -> None:
+    desk.told("tenant", "create", "beta", "tier=unlimited", "budget_day=100")
+    settled(desk, "beta", 1, cost)
+    (line,) = [
+        line for line in words(desk.run("limits", "beta").stdout) if line[:2] == ["budget_day", "100"]
+    ][1:]
+    assert " ".join(line).endswith(f" s {said}".rstrip())
 
 
 def test_no_usage_is_a_line(desk: Desk) -> None:
@@ -296,7 +355,12 @@ def test_an_id_that_would_lead_elsewhere_is_refused_here(desk: Desk, ident: str)
         (("tier", "set", "free", "weight"), "'weight' is not field=value"),
         (("key", "create", "--tenant", "acme", "--expires-in", "30"), "'30' is no length of time"),
         (("key", "create", "--tenant", "acme", "--limit", "weight=1"), "there is no field weight"),
-        (("limits", "acme", "--top-up", "2.5", "--window", "day"), "is not a valid integer range"),
+        (("limits", "acme", "--top-up", "2.5", "--window", "day"), "'2.5' is no number of micro-units"),
+        (("limits", "acme", "--top-up", "0", "--window", "day"), "give 1500000 for 1.5 units"),
+        (("tier", "set", "free", "offline=maybe"), "there is no maybe; there are refuse, serve"),
+        (("tenant", "list", "--url", "127.0.0.1:8572"), "give it with http:// or https://"),
+        (("usage", "--tenant", "beta", "export"), "--tenant before export says nothing to it"),
+        (("usage", "--json", "export"), "--json before export says nothing to it"),
     ],
 )
 def test_a_wrong_command_line_is_named_and_asks_nobody(

@@ -151,7 +151,14 @@ def test_a_list_without_rows_is_not_ours() -> None:
         Server(shown()).client().list_all("/things")
 
 
-@pytest.mark.parametrize("url", ["http://", "cluster:8000", "http://[::1", "ftp://cluster", "http://a b"])
+@pytest.mark.parametrize("url", ["cluster:8000", "127.0.0.1:8572", "ftp://cluster", ""])
+def test_an_address_without_http_is_told_to_have_it(url: str) -> None:
+    with pytest.raises(CannotRun, match="give it with http:// or https:// before it") as raised:
+        AdminClient(url, KEY)
+    assert KEY not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a b"])
 def test_an_address_that_is_none_is_told_without_the_key(url: str) -> None:
     with pytest.raises(CannotRun, match="nothing answers at") as raised:
         AdminClient(url, KEY).get("/tiers")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tenants.api_key import hash_key, is_well_formed
+from tenants.api_key import ApiKey, hash_key, is_well_formed
+from tenants.audit import Actor
 from tenants.auth import InvalidKey
 from tests.builders_tenants import SECRET
 from tests.cluster.fakes import WALL_TIME
-from tests.cluster.office import Office, told
+from tests.cluster.office import Office, told, words
 
 DAY_S = 86_400
 
@@ -61,6 +62,7 @@ async def test_a_new_key_is_shown_once_and_works(office: Office) -> None:
         "created_at": WALL_TIME,
         "expires_at": None,
         "version": 1,
+        "rotated_to": None,
         "key": made["key"],
     }
     shown = await office.ask("GET", f"/keys/{made['key_id']}")
@@ -133,6 +135,37 @@ async def test_a_bad_key_is_400_naming_the_field(office: Office, body: dict, cod
     assert await office.store.list_keys("globex") == []
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "said"),
+    [
+        ("POST", "/keys", {"tenant_id": "globex", "name": ""}, "'name': must have 1 to 128 characters."),
+        ("GET", "/keys/app", None, "'key_id': must be a key's id, as in key_0123456789abcdef."),
+        (
+            "GET",
+            "/keys?tenant_id=Globex",
+            None,
+            "'tenant_id': must be 1 to 63 characters from a-z, 0-9, _ and -",
+        ),
+        ("GET", "/limits/globex?key_id=app", None, "'key_id': must be a key's id, as in"),
+        ("GET", "/tenants/Globex", None, "'tenant_id': must be 1 to 63 characters from a-z"),
+        ("GET", "/usage?by=hour", None, "'by': must be one or more of day, model and key, as in day,model."),
+        ("GET", "/audit?before=x", None, "'before': must be an entry's id, as in 1796000000000-0."),
+    ],
+)
+async def test_a_value_of_another_form_is_told_which_form_is_wanted(
+    office: Office, method: str, path: str, body: object, said: str
+) -> None:
+    answer = await office.ask(method, path, body)
+    assert answer.status_code == 400
+    assert words(answer).startswith(said)
+
+
+async def test_a_condition_of_another_form_is_told_which_form_is_wanted(office: Office) -> None:
+    answer = await office.ask("GET", "/tenants/globex", headers={"if-none-match": "3"})
+    assert answer.status_code == 400
+    assert words(answer).endswith("""must be * or ETags in quotes, as in "3".""")
+
+
 async def test_keys_are_listed_of_one_tenant_or_of_all(office: Office) -> None:
     made = [(await office.make_key())["key_id"] for _ in range(3)]
     of_globex = (await office.ask("GET", "/keys?tenant_id=globex")).json()
@@ -187,6 +220,52 @@ async def test_the_last_way_in_is_not_thrown_away(office: Office) -> None:
     assert (await office.ask("GET", "/tenants")).status_code == 200
 
 
+HERE = "127.0.0.1"
+"""Where the office asks from."""
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"expires_in_s": 1}, 409),
+        ({"expires_in_s": 10 * 366 * DAY_S}, 409),
+        ({"expires_in_s": None}, 200),
+        ({"addresses": ["10.0.0.0/8"]}, 409),
+        ({"addresses": ["10.0.0.0/8", f"{HERE}/8"]}, 200),
+        ({"addresses": []}, 200),
+    ],
+)
+async def test_the_own_key_gets_no_end_and_no_addresses_that_refuse_its_caller(
+    office: Office, body: dict, status: int
+) -> None:
+    own = f"/keys/{await office.id_of('admin')}"
+    before = (await office.ask("GET", own)).json()
+    answer = await office.ask("PATCH", own, body)
+    assert answer.status_code == status
+    office.clock.advance(DAY_S)
+    after = await office.ask("GET", own)
+    assert after.status_code == 200
+    if status == 409:
+        assert told(answer) == (409, "conflict", None)
+        assert after.json() == before
+
+
+async def test_where_a_caller_behind_the_proxy_asks_from_is_what_the_proxy_says(office: Office) -> None:
+    own = f"/keys/{await office.id_of('admin')}"
+    headers = {"x-forwarded-for": "10.1.2.3"}
+    refused = await office.ask("PATCH", own, {"addresses": [HERE]}, headers=headers)
+    assert told(refused) == (409, "conflict", None)
+    assert "10.1.2.3" in words(refused)
+    changed = await office.ask("PATCH", own, {"addresses": ["10.0.0.0/8"]}, headers=headers)
+    assert changed.status_code == 200
+
+
+async def test_another_key_may_be_given_an_end_and_any_addresses(office: Office) -> None:
+    other = f"/keys/{(await office.make_key(scopes=['admin']))['key_id']}"
+    assert (await office.ask("PATCH", other, {"expires_in_s": 1})).status_code == 200
+    assert (await office.ask("PATCH", other, {"addresses": ["10.0.0.0/8"]})).status_code == 200
+
+
 class TestRotation:
     FIELDS = {  # noqa: RUF012
         "name": "web",
@@ -239,6 +318,57 @@ class TestRotation:
         answer = await office.ask("POST", f"/keys/{old['key_id']}/rotate", {})
         assert told(answer) == (409, "conflict", None)
         assert len(await office.store.list_keys("globex")) == 1
+
+    async def test_the_answer_tells_until_when_the_old_one_works(self, office: Office) -> None:
+        old = await office.make_key()
+        new = (await office.ask("POST", f"/keys/{old['key_id']}/rotate", {"overlap_s": 60})).json()
+        assert (new["old_key_id"], new["old_expires_at"]) == (old["key_id"], WALL_TIME + 60)
+        assert (new["expires_at"], new["rotated_to"]) == (None, None)
+
+    async def test_a_key_in_its_overlap_is_not_rotated_again_and_names_the_one_that_is(
+        self, office: Office
+    ) -> None:
+        old = await office.make_key(expires_in_s=90 * DAY_S)
+        path = f"/keys/{old['key_id']}"
+        new = (await office.ask("POST", f"{path}/rotate", {})).json()
+        num_changes = await office.store.change_count()
+        answer = await office.ask("POST", f"{path}/rotate", {})
+        assert told(answer) == (409, "conflict", None)
+        assert await office.store.change_count() == num_changes
+        assert new["key_id"] in words(answer)
+        assert (await office.ask("GET", path)).json()["rotated_to"] == new["key_id"]
+        assert len(await office.store.list_keys("globex")) == 2
+        third = (await office.ask("POST", f"/keys/{new['key_id']}/rotate", {})).json()
+        assert third["expires_at"] == WALL_TIME + 90 * DAY_S
+
+    async def test_a_new_end_undoes_a_rotation(self, office: Office) -> None:
+        old = await office.make_key()
+        path = f"/keys/{old['key_id']}"
+        await office.ask("POST", f"{path}/rotate", {})
+        changed = (await office.ask("PATCH", path, {"expires_in_s": None})).json()
+        assert (changed["expires_at"], changed["rotated_to"]) == (None, None)
+        assert (await office.ask("POST", f"{path}/rotate", {})).status_code == 201
+
+    async def test_a_rotation_that_another_one_overtakes_is_refused_and_leaves_no_key_behind(
+        self, office: Office, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old = await office.make_key()
+        path, create_key = f"/keys/{old['key_id']}/rotate", office.store.create_key
+        overtaking: list[dict[str, str]] = []
+
+        async def overtaken(key: ApiKey, by: Actor) -> None:
+            monkeypatch.setattr(office.store, "create_key", create_key)
+            overtaking.append((await office.ask("POST", path, {})).json())
+            await create_key(key, by)
+
+        monkeypatch.setattr(office.store, "create_key", overtaken)
+        assert told(await office.ask("POST", path, {})) == (409, "conflict", None)
+        (made,) = overtaking
+        assert {key.key_id for key in await office.store.list_keys("globex")} == {
+            old["key_id"],
+            made["key_id"],
+        }
+        assert (await office.ask("GET", f"/keys/{old['key_id']}")).json()["rotated_to"] == made["key_id"]
 
     @pytest.mark.parametrize("overlap", [-1, 30 * DAY_S + 1, 1.5, None, "60"])
     async def test_an_overlap_is_0_to_30_days(self, office: Office, overlap: object) -> None:

@@ -167,6 +167,7 @@ async def test_a_frozen_tenant_s_keys_are_refused_at_once_and_work_again_when_it
     with pytest.raises(DisabledTenant):
         await office.authenticator.authenticate(made["key"], None)
     assert (await office.ask("PATCH", "/tenants/globex", {"disabled": False})).status_code == 200
+    assert [one.num_freezes for one in await office.store.list_tenants()] == [0, 1]
     await office.authenticator.authenticate(made["key"], None)
 
 

@@ -48,6 +48,7 @@ async def test_a_tenant_s_usage_by_day(office: Office) -> None:
             "data": [row(3, day=NOV_14), row(1, day="2023-11-15")],
             "has_more": False,
             "next_after": None,
+            "omits_deleted": False,
         },
     )
 
@@ -89,6 +90,7 @@ async def test_without_a_tenant_it_is_everybody_s_in_pages_by_tenant(office: Off
     assert whole["data"] == [row(1, "acme", model="tiny"), row(1, model="small"), row(3, model="tiny")]
     first = (await office.ask("GET", "/usage?by=model&limit=1")).json()
     assert (first["data"], first["has_more"], first["next_after"]) == (whole["data"][:1], True, "acme")
+    assert first["omits_deleted"] is True
     second = (await office.ask("GET", "/usage?by=model&limit=1&after=acme")).json()
     assert (second["data"], second["has_more"], second["next_after"]) == (whole["data"][1:], False, None)
 
@@ -97,6 +99,14 @@ async def test_what_a_deleted_tenant_used_is_still_told(office: Office) -> None:
     await office.ask("DELETE", "/tenants/globex")
     answer = await office.ask("GET", "/usage?tenant_id=globex&by=key")
     assert sum(row["requests"] for row in answer.json()["data"]) == 4
+    assert answer.json()["omits_deleted"] is False
+
+
+async def test_usage_of_all_says_that_deleted_tenants_are_not_in_it(office: Office) -> None:
+    await office.ask("DELETE", "/tenants/globex")
+    told_of_all = (await office.ask("GET", "/usage")).json()
+    assert {row["tenant_id"] for row in told_of_all["data"]} == {"acme"}
+    assert told_of_all["omits_deleted"] is True
 
 
 @pytest.mark.parametrize("prefix", ["/admin/v1", "/v1"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
 
 from cluster.admission import Admission, Admitted, Lookup, Who
 from cluster.api.errors import ApiError
@@ -174,6 +175,39 @@ class TestTheRoundTrip:
         monkeypatch.setattr(Pipeline, "execute", counted)
         await rig.admit("r", None, LOOKUP, LOOKUP)
         assert sent == [5]
+
+    async def test_is_shared_by_those_who_ask_at_once(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await rig.ledger.load()
+        sent: list[int] = []
+        execute = Pipeline.execute
+
+        async def counted(pipeline: Pipeline, **options: Any) -> Any:
+            sent.append(len(pipeline))
+            return await execute(pipeline, **options)
+
+        monkeypatch.setattr(Pipeline, "execute", counted)
+        account = an_account(requests_per_min=2)
+        one, two, three = await asyncio.gather(
+            *(rig.admit(f"r{number}", account) for number in range(3)), return_exceptions=True
+        )
+        assert sent == [9]
+        assert isinstance(one, Admitted)
+        assert isinstance(two, Admitted)
+        assert isinstance(three, ApiError)
+        assert three.status == 429
+
+    @pytest.mark.parametrize("error", [AuthenticationError("no"), BusyLoadingError("loading")])
+    async def test_that_redis_refuses_is_told_as_that(
+        self, rig: Rig, error: RedisError, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def refuse(*_: object, **__: object) -> Any:
+            raise error
+
+        monkeypatch.setattr(Pipeline, "execute", refuse)
+        assert (await rig.refusal("r", an_account())).status == 503
+        assert (rig.trouble, rig.offline) == ("refused", ["refused"])
 
     async def test_whose_answer_the_client_did_not_wait_for_gives_back(self, rig: Rig) -> None:
         await rig.redis.ping()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from cluster.api.errors import no_capacity
@@ -11,6 +12,7 @@ from cluster.api.openai_fields import HARMLESS, NEUTRAL
 from cluster.api.types import ChatCompletionRequest, CompletionRequest
 from cluster.generation import TextDelta
 from engine.request import SamplingParams
+from tenants.audit import LAUNCHER
 from tests.cluster.fakes import WALL_TIME, FakeGateway, say
 
 CHAT = "/v1/chat/completions"
@@ -273,6 +275,26 @@ class TestMaximumTokens:
         assert f"{count}" in call.error["message"]
         assert "100 tokens" in call.error["message"]
         assert gateway.generator.requests == []
+
+    @pytest.mark.parametrize(
+        ("of_tenant", "said"),
+        [
+            (20, "This tenant's context is 20 tokens and the prompt has 100"),
+            (100, "This model's context is 100 tokens and the prompt has 100"),
+            (500, "This model's context is 100 tokens and the prompt has 100"),
+        ],
+    )
+    async def test_whose_context_is_too_short_is_said(
+        self, gateway: FakeGateway, of_tenant: int, said: str
+    ) -> None:
+        store = gateway.services.store
+        tenant = await store.get_tenant("acme")
+        assert tenant is not None
+        bounded = msgspec.structs.replace(tenant, overrides={"max_context_tokens": of_tenant})
+        await store.put_tenant(bounded, None, LAUNCHER)
+        call = await gateway.post(TEXT, text(prompt="x" * 100))
+        assert (call.status, call.error["code"]) == (400, "context_length_exceeded")
+        assert call.error["message"].startswith(said)
 
     @pytest.mark.parametrize(
         ("asked", "limit"), [({"max_tokens": 4}, 4), ({}, 95), ({"max_tokens": 1000}, 95)]

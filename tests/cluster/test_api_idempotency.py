@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from cluster.generation import TextDelta
 from tenants.outcomes.memory_outcomes import MemoryOutcomes
-from tenants.outcomes.outcome import KEEP_S, LEASE_S, Mark
+from tenants.outcomes.outcome import KEEP_S, LEASE_S, Kept, Mark
 from tenants.outcomes.redis_outcomes import RedisOutcomes
 from tenants.redis_client import connect
 from tests.cluster.fakes import FakeGateway, Gate, say, settle
@@ -113,7 +113,7 @@ class TestReplay:
         gate = Gate()
 
         class Slow(Flaky):
-            async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> bool:
+            async def finish(self, mark: Mark, owner: str, sealed: bytes | None) -> Kept | None:
                 await gate.opened.wait()
                 return await super().finish(mark, owner, sealed)
 
@@ -310,7 +310,7 @@ async def test_redis_sees_neither_key_nor_prompt_nor_text(redis: Redis) -> None:
             b"canary" in (await ask(gateway, body, headers={"idempotency-key": f"canary-key-{number}"})).body
         )
     stored = await everything_in(redis)
-    assert (len(running), len(stored)) == (1, 3)
+    assert (len(running), len(stored)) == (1, 4)  # and what the tenant has stored
     for seen in (running, stored):
         for hidden in (b"canary", KEY["idempotency-key"].encode(), gateway.keys["inference"].encode()):
             assert hidden not in b"".join(name + value for name, value in seen.items())

@@ -85,6 +85,20 @@ class TestTooLarge:
         assert again.headers["x-should-retry"] == "false"
         assert results(gateway) == {"too_large": 1, "gone": 1}
 
+    async def test_and_so_it_does_of_one_that_the_tenant_has_no_room_for(
+        self, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in ("memory", "redis"):
+            monkeypatch.setattr(f"tenants.outcomes.{module}_outcomes.MAX_OUTCOMES", 1)
+        await ask(gateway)
+        key = {"idempotency-key": "another"}
+        assert (await ask(gateway, headers=key)).status == 200
+        again = await ask(gateway, headers=key)
+        assert (again.status, again.error["code"]) == (409, "outcome_not_kept")
+        assert "retry-after" not in again.headers
+        assert again.headers["x-should-retry"] == "false"
+        assert results(gateway) == {"stored": 1, "no_room": 1, "gone": 1}
+
     async def test_the_bound_is_exact(self, local: FakeGateway) -> None:
         local.generator.script = say("")
         empty = await ask(local, headers={"idempotency-key": "empty"})
@@ -217,7 +231,7 @@ class TestTheStoreIsAway:
     async def test_what_was_sealed_with_another_secret_is_nobody_s_answer(self, redis: Redis) -> None:
         gateway = await FakeGateway(outcomes=RedisOutcomes(redis)).open()
         await ask(gateway)
-        (key,) = await redis.keys()
+        (key,) = await redis.keys("*:outcome:*")
         await redis.hset(key, "sealed", b"\0" * 100)
         call = await ask(gateway)
         assert (call.status, call.error["code"]) == (503, "store_unavailable")

@@ -51,6 +51,21 @@ def test_it_describes_the_bodies_that_we_read_ourselves() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_it_says_which_tokens_the_headers_of_limits_are_of(path: str) -> None:
+    headers = document()["paths"][path]["post"]["responses"]["200"]["headers"]
+    for what in ("Limit", "Remaining", "Reset"):
+        assert "whichever has the smaller share left" in headers[f"X-RateLimit-{what}-Tokens"]["description"]
+        assert "share" not in headers[f"X-RateLimit-{what}-Requests"]["description"]
+
+
+def test_it_says_which_scopes_see_everybody() -> None:
+    body = document()["paths"]["/admin/v1/keys"]["post"]["requestBody"]["content"]["application/json"]
+    assert (
+        "`metrics` and `admin:read` see all tenants" in body["schema"]["properties"]["scopes"]["description"]
+    )
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_what_a_request_may_leave_out_may_be_null_and_other_fields_say_what_goes(path: str) -> None:
     media = document()["paths"][path]["post"]["requestBody"]["content"]["application/json"]
     fits = jsonschema.Draft202012Validator(media["schema"]).is_valid

@@ -259,6 +259,28 @@ def test_what_was_changed_since_the_plan_is_not_deleted(desk: Desk) -> None:
     assert desk.told("tenant", "get", "gone")["name"] == "Needed"
 
 
+def test_a_changed_life_of_a_key_that_is_there_is_noted_and_not_done(desk: Desk) -> None:
+    (made,) = [step for step in apply(desk, FILE)["actions"] if step["name"] == "beta/ci"]
+    assert apply(desk, FILE)["notes"] == []
+    changed = FILE.replace("90d", "10d")
+    told = apply(desk, changed)
+    assert told["state"] == "nothing_to_do"
+    (note,) = told["notes"]
+    assert (note["kind"], note["name"], note["id"]) == ("key", "beta/ci", made["id"])
+    shown = desk.run("apply", "-f", desk.write(changed), "--dry-run").stdout
+    assert shown.startswith(f"! key beta/ci ({made['id']}): expires_in counts when a key is made")
+    desk.told("key", "rotate", made["id"])
+    (note,) = apply(desk, changed)["notes"]
+    assert note["id"] != made["id"]  # the old one has but its overlap left, whatever the file says
+
+
+def test_a_life_is_noted_of_a_key_that_was_to_live_for_ever(desk: Desk) -> None:
+    apply(desk, FILE)
+    told = apply(desk, FILE.replace("app: {}", "app: {expires_in: 90d}"))
+    assert [note["name"] for note in told["notes"]] == ["beta/app"]
+    assert apply(desk, FILE.replace(", expires_in: 90d", ""))["notes"] == []
+
+
 def test_a_frozen_tenant_stays_frozen(desk: Desk) -> None:
     apply(desk, FILE)
     desk.told("tenant", "freeze", "beta")

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from tenants.api_key import hash_key, new_key
 from tenants.auth import Authenticator
 from tenants.store_redis import RedisTenantStore
-from tenants.tier import BUILT_IN
+from tests.builders_tenants import seed
 from tests.canaries import all_of_redis, found
 from tests.cluster.fakes import SECRET, WALL_TIME, FakeGateway, say
 from tests.cluster.in_process import in_process, tape
@@ -113,7 +113,7 @@ class Look:
 @pytest.fixture
 async def gateway(redis: Redis) -> FakeGateway:
     store = RedisTenantStore(redis)
-    await store.seed("mark", BUILT_IN, [])
+    await seed(store)
     gateway = FakeGateway(store=store, authenticator=Authenticator(store, SECRET, lambda: WALL_TIME))
     gateway.store = store  # type: ignore[assignment]
     gateway.generator.script = say("It says ", OUTPUT)

@@ -142,6 +142,25 @@ def test_what_was_lost_on_the_way_explains_too_many_tokens_and_never_too_few(cau
     assert verdict(reading=few, gone=gone).differences
 
 
+def test_what_a_gone_gateway_charged_and_did_not_write_down_is_in_doubt() -> None:
+    """As when it reaped, and died between the ledger and its spool."""
+    gone = Gone(gateways=frozenset({"g9"}))
+    usage = {**USAGE, ("acme", DAY): Sums(3, 30, 12, 21, 7)}
+    reading = a_reading(usage=usage)
+    assert verdict(reading=reading).differences
+    found = verdict(reading=reading, gone=gone)
+    assert not found.differences
+    assert in_state(found, "in_doubt") == {("usage", "acme", DAY, figure) for figure in Sums._fields}
+    assert [(doubt.tenant, doubt.gateway) for doubt in found.in_doubt] == [("acme", None), (None, "g9")]
+    assert f"requests of {DAY} that are in no spool, 1 of them" in found.in_doubt[0].what
+
+
+@pytest.mark.parametrize("sums", [Sums(2, 20, 8, 15, 3), Sums(1, 10, 4, 7, 1)])
+def test_a_gone_gateway_explains_whole_requests_that_the_spools_lack_and_nothing_else(sums: Sums) -> None:
+    reading = a_reading(usage={**USAGE, ("acme", DAY): sums})
+    assert verdict(reading=reading, gone=Gone(gateways=frozenset({"g9"}))).differences
+
+
 def test_a_damaged_line_explains_what_the_spools_lack_and_never_what_they_have_too_much() -> None:
     corrupt = ("g2/2026-11-30.jsonl, byte 0: its checksum does not fit",)
     found = verdict(SETTLED[:2], corrupt=corrupt)

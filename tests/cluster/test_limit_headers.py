@@ -71,7 +71,17 @@ class TestRefusals:
     def test_a_rate_is_429_and_says_when(self, kind: Kind) -> None:
         error = refusal(self.of(kind, 2.25))
         assert (error.status, error.code, error.retry_after_s) == (429, "rate_limit_exceeded", 2.25)
-        assert "100" in error.message
+        assert "just now: of at most 100 at once, 0 are left." in error.message
+
+    def test_a_rate_is_told_by_what_may_be_taken_at_once_and_is_left(self) -> None:
+        standing = Standing((a_gauge("requests", 9, key_id="key_1"), a_gauge("input_tokens", 40)))
+        refused = Refused(
+            kind="input_tokens", key_id=None, retry_after_s=1.0, is_never=False, standing=standing
+        )
+        assert refusal(refused).message == (
+            "This tenant has too little left of its input tokens per minute just now: "
+            "of at most 100 at once, 40 are left."
+        )
 
     def test_concurrency_is_429_with_a_code_of_its_own(self) -> None:
         error = refusal(self.of("concurrency", 1.0))
@@ -86,7 +96,7 @@ class TestRefusals:
     def test_what_no_waiting_satisfies_is_400(self) -> None:
         error = refusal(self.of("input_tokens", None, is_never=True))
         assert (error.status, error.code, error.retry_after_s) == (400, "limit_never_satisfiable", None)
-        assert "input tokens per minute, 100" in error.message
+        assert "at once of its input tokens per minute, 100." in error.message
 
     def test_the_headers_of_a_refusal_come_from_the_same_numbers(self) -> None:
         assert refusal(self.of("requests", 1.0)).headers["x-ratelimit-remaining-requests"] == "0"

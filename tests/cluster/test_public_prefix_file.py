@@ -59,7 +59,7 @@ def test_a_conversation_that_begins_with_the_messages_begins_with_their_tokens(t
         ("{}", "line 2: give one of text, token_ids and messages"),
         ({"text": "x", "token_ids": [1]}, "line 2: give one of text, token_ids and messages"),
         ({"text": ""}, "line 2: text: String should have at least 1 character"),
-        ({"text": "x", "salt": "y"}, "line 2: salt: Extra inputs are not permitted"),
+        ({"text": "x", "salt": "y"}, "line 2: salt: there is no such field; give one of text, token_ids and"),
         ({"text": "short"}, "line 2: has 5 tokens, and a block, the least to share, 16"),
         ({"token_ids": [1, -1]}, "line 2: token_ids.1: Input should be greater"),
         ({"token_ids": [*range(16), 999]}, "line 2: token_ids: the vocabulary ends at 258"),
@@ -106,6 +106,11 @@ def test_too_many_tokens_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"missing\.jsonl cannot be read: No such file"):
         read(tmp_path / "missing.jsonl")
+
+
+def test_the_example_in_the_repository_is_a_good_one() -> None:
+    example = Path(__file__).resolve().parents[2] / "deploy" / "public-prefix.jsonl"
+    assert len(read(example)) == 2
 
 
 # --- at the start of a cluster ----------------------------------------------------------------

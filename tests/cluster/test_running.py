@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cluster.gateway_record import WATCH_EVERY_S
@@ -65,6 +66,18 @@ async def test_freezing_ends_what_the_tenant_runs_and_nothing_else(
     record.put(switched_off(ACME))
     assert await running.check(record) == 2
     assert [run.is_ended for run in runs] == [True, True, False]
+
+
+async def test_freezing_for_less_than_a_look_ends_what_ran_before(
+    running: Running, record: FakeRecord
+) -> None:
+    await settled(running, record)
+    before = running.entered(ACME)
+    since = msgspec.structs.replace(ACME, num_freezes=1)
+    record.put(since)
+    after = running.entered(since)
+    assert await running.check(record) == 1
+    assert (before.is_ended, after.is_ended) == (True, False)
 
 
 async def test_deleting_ends_what_the_tenant_runs(running: Running, record: FakeRecord) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cluster.ledger_cli.export_command import export
+from tenants.ledger.settlement import Outcome
 from tests.builders_spool import DAY_S, NOON, a_settlement, spooled
 
 
@@ -48,6 +50,21 @@ def test_days_and_tenant_choose(state_dir: Path) -> None:
     assert ids(run(state_dir, "--from", "2026-12-01")) == [("r3", "acme")]
     assert ids(run(state_dir, "--to", "2026-11-30", "--tenant", "acme")) == [("r1", "acme"), ("r2", "acme")]
     assert ids(run(state_dir, "--from", "2027-01-01")) == []
+
+
+def test_a_choice_that_nothing_fits_is_told_on_stderr(state_dir: Path) -> None:
+    result = run(state_dir, "--tenant", "nope", "--csv")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr == (
+        f"headrace usage export: no request of tenant nope on these days in {state_dir}/spool\n"
+    )
+    assert run(state_dir, "--tenant", "acme").stderr == ""
+
+
+def test_the_help_explains_every_outcome() -> None:
+    said = run(Path(), "--help").stdout
+    assert all(f"\n  {outcome} " in said for outcome in get_args(Outcome))
 
 
 def test_csv_has_headings_and_the_same_rows(state_dir: Path) -> None:

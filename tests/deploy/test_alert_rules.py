@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from cluster.engine_metrics import EngineMetrics
-from cluster.gateway_record import GAUGES
+from cluster.record_metrics import RecordMetrics
 from cluster.settings import ServeSettings
 from cluster.telemetry import BUCKETS_S, Telemetry
 from tests.cluster.fake_replica import IDLE
@@ -42,7 +43,7 @@ needs_promtool = pytest.mark.skipif(
 )
 
 
-def samples_of(registry: CollectorRegistry) -> Iterator[str]:
+def samples_of(registry: Collector | CollectorRegistry) -> Iterator[str]:
     """Names of the series that the registry's metrics have, labels or not."""
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
     for family in registry.collect():
@@ -52,7 +53,7 @@ def samples_of(registry: CollectorRegistry) -> Iterator[str]:
 EXPORTED = {
     *samples_of(Telemetry(lambda: {"r": IDLE}).registry),
     *samples_of(EngineMetrics(lambda: IDLE).registry),
-    *(f"headrace_{name}" for name in GAUGES),
+    *samples_of(RecordMetrics(lambda: defaultdict(float))),
 }
 
 
@@ -155,6 +156,12 @@ FAULTS = (
         "one answer",
         "increase(headrace_engine_failed_requests_total[10m])",
         "headrace_engine_failed_requests_total",
+    ),
+    Fault(
+        "a restart hides it",
+        "a disk that still takes nothing",
+        "increase(headrace_spool_failed_writes_total[10m])",
+        "delta(headrace_spool_failed_writes_total[10m])",
     ),
     Fault("idle taken for stalled", "one replica stands", "requests_waiting > 0", "requests_waiting >= 0"),
     Fault("only a Redis that is away", "the prefix index", '{state="exact"}) == 0', '{state="off"}) == 1'),

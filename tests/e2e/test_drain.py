@@ -61,6 +61,7 @@ def address_of_ray(served: Served) -> str:
     return next(word.removeprefix(flag) for word in words if word.startswith(flag))
 
 
+@pytest.mark.soak
 def test_a_replica_that_gets_a_sigterm_finishes_its_answers_and_is_replaced(tape_cluster: Served) -> None:
     leaving, *staying = replicas(tape_cluster)
     with under_load(tape_cluster):

@@ -129,7 +129,7 @@ class Troubled(NamedTuple):
         ]
 
     def purses(self) -> list[float]:
-        return self.metric("headrace_prepaid_held")
+        return self.metric("headrace_prepaid_held_micro_units")
 
 
 @pytest.fixture(scope="module")

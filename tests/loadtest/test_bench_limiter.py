@@ -11,10 +11,9 @@ from click.testing import CliRunner, Result
 from redis.asyncio import Redis
 
 from cluster.redis_server import RedisServer
-from loadtest import limiter_worker
 from loadtest.bench_command import bench
 from loadtest.bench_limiter import LimiterLoad
-from loadtest.limiter_worker import Coalesced, Part, an_ask
+from loadtest.limiter_worker import Part, an_ask, coalesced
 from tenants.ledger.grant import Granted
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.store import StoreUnavailable
@@ -55,11 +54,15 @@ def test_it_decides_and_the_last_line_is_json(patient: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "value"),
-    [("MIN_RATE_PER_S", 10**9), ("MIN_COALESCED_PER_S", 10**9), ("MAX_SERVER_MEAN_MS", 0.0)],
+    ("bound", "value", "said"),
+    [
+        ("MIN_RATE_PER_S", 10**9, "rate_per_s 1000, at least 1000000000"),
+        ("MIN_COALESCED_PER_S", 10**9, "coalesced_per_s 1000, at least 1000000000"),
+        ("MAX_SERVER_MEAN_MS", 0.0, "server_mean_ms "),
+    ],
 )
-def test_a_bound_that_is_missed_exits_1(
-    patient: None, monkeypatch: pytest.MonkeyPatch, bound: str, value: float
+def test_a_bound_that_is_missed_exits_1_and_is_named(
+    patient: None, monkeypatch: pytest.MonkeyPatch, bound: str, value: float, said: str
 ) -> None:
     part = Part(began=0.0, ended=0.1, times_ms=[1.0] * 100, wrong=0)
     monkeypatch.setattr("loadtest.bench_limiter.decide_part", _Parts(part))
@@ -67,6 +70,9 @@ def test_a_bound_that_is_missed_exits_1(
     monkeypatch.setattr(f"loadtest.bench_limiter.{bound}", value)
     result = call(*SMALL, "--json")
     assert (result.exit_code, figures(result)["held"]) == (1, False)
+    (missed,) = figures(result)["missed"]
+    assert missed.startswith(said)
+    assert f"headrace bench limiter: missed: {missed}\n" in result.stderr
 
 
 def test_a_wrong_decision_exits_1(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +81,7 @@ def test_a_wrong_decision_exits_1(patient: None, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("loadtest.bench_limiter.ProcessPoolExecutor", _NoPool)
     result = call(*SMALL, "--json")
     assert (result.exit_code, figures(result)["wrong"]) == (1, 2)
+    assert figures(result)["missed"] == ["wrong 2, at most 0"]
 
 
 def test_a_redis_that_cannot_be_asked_exits_2(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,30 +132,23 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Any:
     server.stop()
 
 
-async def test_decisions_of_one_tick_are_one_pipeline(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_decisions_of_one_tick_are_one_pipeline(server_url: str) -> None:
     async with Redis.from_url(server_url, protocol=2) as client:
         ledger = RedisLedger(client, timeout_s=30.0)
         await ledger.load()
-        monkeypatch.setattr(limiter_worker.Coalesced, "MAX_A_PIPELINE", 8)
-        coalesced = Coalesced(client, ledger)
+        reserve = coalesced(client, ledger)
         before = (await client.info("stats"))["total_reads_processed"]
-        answers = await asyncio.gather(*(coalesced.reserve(an_ask("p", n, 10)) for n in range(8)))
+        answers = await asyncio.gather(*(reserve(an_ask("p", n, 10)) for n in range(8)))
         after = (await client.info("stats"))["total_reads_processed"]
         assert all(isinstance(answer, Granted) for answer in answers)
         assert after - before == 2  # the pipeline, and INFO itself
-        await asyncio.gather(*(coalesced.reserve(an_ask("q", n, 10)) for n in range(20)))
 
 
-async def test_who_waits_for_a_pipeline_that_fails_hears_of_it(server_url: str) -> None:
+async def test_a_coalesced_decision_that_fails_is_heard_of(server_url: str) -> None:
     async with Redis.from_url(server_url, protocol=2) as client:
         ledger = RedisLedger(client, timeout_s=30.0)
         await client.script_flush()
-        coalesced = Coalesced(client, ledger)
-        answers = await asyncio.gather(
-            *(coalesced.reserve(an_ask("p", number, 2)) for number in range(3)), return_exceptions=True
-        )
-        assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
+        with pytest.raises(StoreUnavailable):
+            await coalesced(client, ledger)(an_ask("p", 0, 2))
         (loading,) = asyncio.all_tasks() - {asyncio.current_task()}
         await loading

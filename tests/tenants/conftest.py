@@ -1,6 +1,8 @@
 """One real Redis for all tests of the record; each test finds it empty."""
 
+import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -8,7 +10,7 @@ from redis.asyncio import Redis
 from cluster.redis_server import RedisServer
 from tenants.redis_client import connect
 from tenants.store_redis import RedisTenantStore
-from tenants.tier import BUILT_IN
+from tests.builders_tenants import seed
 
 PATIENCE_S = 10.0
 """On a busy machine an answer may take longer than a gateway would wait for it; that is no matter here."""
@@ -42,5 +44,15 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def record(redis: Redis, patient: None) -> RedisTenantStore:
     """A store over a Redis record that holds the built-in tiers and nothing else."""
     store = RedisTenantStore(redis)
-    await store.seed("mark", BUILT_IN, [])
+    await seed(store)
     return store
+
+
+@pytest.fixture
+def mute_url(tmp_path: Path) -> Iterator[str]:
+    """Where connections are taken and nothing is ever said."""
+    path = tmp_path / "mute.sock"
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        yield f"unix://{path}"

@@ -103,6 +103,8 @@ class Outage:
         self.is_away = False
         self.record = HardOfHearing(self._now_us)
         self.spool: list[Settlement] = []
+        self.disk_fault: BaseException | None = None
+        """Raised by the spool, after the record was told in its stead."""
         self.last_ask = an_ask()
         self._num_applied = 0
         self._ids = count(1)
@@ -174,6 +176,8 @@ class Outage:
         self.spool.append(settlement)
         if not self.is_away:
             await self._apply()
+        if self.disk_fault is not None:
+            raise self.disk_fault
 
     async def _apply(self) -> None:
         waiting: Sequence[Settlement] = self.spool[self._num_applied :]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tenants.breaker import MAX_CALL_S, PROBE_EVERY_S, Breaker
 from tenants.record_health import GuardedKeys, RecordHealth
-from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.store import CorruptRecord, StoreUnavailable, Trouble
 from tests.builders_tenants import FakeClock
 
@@ -73,9 +72,6 @@ class TestBreaker:
 
     def test_a_probe_is_never_taken_for_a_call_from_before_the_last(self) -> None:
         assert PROBE_EVERY_S > MAX_CALL_S
-
-    def test_calls_are_bounded_as_it_says(self) -> None:
-        assert MAX_CALL_S == CALL_TIMEOUT_S
 
     @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.sampled_from([*TROUBLES, None])), max_size=50))
     def test_is_what_the_last_news_said(self, history: list[tuple[float, Trouble | None]]) -> None:

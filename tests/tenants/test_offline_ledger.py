@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 import msgspec
@@ -236,6 +237,25 @@ class TestTheRecordComesBack:
 
     async def test_all_is_given_back_at_an_orderly_end(self, outage: Outage) -> None:
         await outage.earn_purses(self.BUDGET)
+        await outage.prepaid.close()
+        assert await outage.available(self.BUDGET) == 10_000
+
+    async def test_a_full_disk_keeps_no_purse_from_its_end(self, outage: Outage) -> None:
+        await outage.earn_purses(self.BUDGET)
+        await outage.earn_purses(self.BUDGET, Limits(budget_day=5_000))
+        assert await outage.available(self.BUDGET) == 9_850
+        outage.disk_fault = OSError(28, "no space left")
+        await outage.prepaid.close()
+        assert await outage.available(self.BUDGET) == 10_000
+        assert outage.prepaid.amount_held == 0
+
+    async def test_one_that_was_stopped_in_giving_back_does_the_rest_later(self, outage: Outage) -> None:
+        await outage.earn_purses(self.BUDGET)
+        await outage.earn_purses(self.BUDGET, Limits(budget_day=5_000))
+        outage.disk_fault = asyncio.CancelledError()
+        with pytest.raises(asyncio.CancelledError):
+            await outage.prepaid.close()
+        outage.disk_fault = None
         await outage.prepaid.close()
         assert await outage.available(self.BUDGET) == 10_000
 

@@ -98,8 +98,8 @@ class TestPurse:
 
     def test_pays_on_its_own_day_only(self) -> None:
         purse = Purse(ACME, purse_ask(an_ask(), "purse_1", 1, NOON))
-        assert purse.pays_for(an_ask(started_at=NOON + A_DAY_S / 2 - 1))
-        assert not purse.pays_for(an_ask(started_at=NOON + A_DAY_S / 2))
+        assert purse.pays_at(NOON + A_DAY_S / 2 - 1)
+        assert not purse.pays_at(NOON + A_DAY_S / 2)
 
     def test_is_given_back_as_never_served(self) -> None:
         settlement = given_back(purse_ask(an_ask(), "purse_1", 1, NOON), NOON + 5)

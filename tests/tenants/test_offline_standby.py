@@ -145,26 +145,3 @@ async def test_an_orderly_end_gives_all_back_and_leaves_the_fleet(rig: Rig) -> N
     assert rig.standby.amount_held == 0
     assert await rig.fleet.beat("g2") == Beat(1, True)
     assert await rig.ledger.reap() == []
-
-
-async def test_whatever_fails_in_a_tick_the_watch_goes_on(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    class Enough(Exception):
-        pass
-
-    num_sleeps = 0
-
-    async def sleep(seconds: float) -> None:
-        nonlocal num_sleeps
-        num_sleeps += 1
-        rig.clock.advance(seconds)
-        if num_sleeps == 5:
-            raise Enough
-
-    async def beat(gateway_id: str) -> Beat:
-        raise KeyError(gateway_id)
-
-    rig.fleet.beat = beat  # type: ignore[method-assign]
-    with pytest.raises(Enough):
-        await rig.standby.run(sleep)
-    assert num_sleeps == 5
-    assert "watching the record failed" in caplog.text

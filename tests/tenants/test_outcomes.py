@@ -7,7 +7,18 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
-from tenants.outcomes.outcome import KEEP_S, LEASE_S, Begun, Finished, OutcomeStore, Reused, Running, TooLarge
+from tenants.outcomes.outcome import (
+    KEEP_S,
+    LEASE_S,
+    Begun,
+    Finished,
+    Kept,
+    NoRoom,
+    OutcomeStore,
+    Reused,
+    Running,
+    TooLarge,
+)
 from tests.tenants.outcome_stores import MemoryStore, RedisStore, Store, a_mark
 
 MARK = a_mark()
@@ -40,15 +51,74 @@ async def test_of_many_at_once_one_owns_it(outcomes: OutcomeStore) -> None:
 
 async def test_afterwards_everybody_gets_the_outcome(outcomes: OutcomeStore) -> None:
     await outcomes.begin(MARK, "a")
-    assert await outcomes.finish(MARK, "a", SEALED)
+    assert await outcomes.finish(MARK, "a", SEALED) == "stored"
     for owner in ("a", "b"):
         assert await outcomes.begin(MARK, owner) == Finished(SEALED)
 
 
 async def test_one_too_large_is_remembered_as_that(outcomes: OutcomeStore) -> None:
     await outcomes.begin(MARK, "a")
-    assert await outcomes.finish(MARK, "a", None)
+    assert await outcomes.finish(MARK, "a", None) == "too_large"
     assert await outcomes.begin(MARK, "b") == TooLarge()
+
+
+class TestRoom:
+    """What a tenant has stored is bounded, by number and by bytes."""
+
+    @pytest.fixture(autouse=True)
+    def little_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("memory", "redis"):
+            monkeypatch.setattr(f"tenants.outcomes.{module}_outcomes.MAX_OUTCOMES", 3)
+            monkeypatch.setattr(f"tenants.outcomes.{module}_outcomes.MAX_STORED_BYTES", 1000)
+
+    async def test_beyond_the_number_it_is_kept_that_there_was_none(self, outcomes: OutcomeStore) -> None:
+        assert [await stored(outcomes, number) for number in range(5)] == [*["stored"] * 3, *["no_room"] * 2]
+        assert await outcomes.begin(a_mark("2"), "b") == Finished(b"sealed")
+        for mark in (a_mark("3"), a_mark("4")):
+            assert await outcomes.begin(mark, "b") == NoRoom()
+        assert await outcomes.begin(a_mark("3", body="another"), "b") == Reused()
+
+    async def test_beyond_the_bytes_too_and_to_the_byte(self, outcomes: OutcomeStore) -> None:
+        assert await stored(outcomes, 1, b"x" * 600) == "stored"
+        assert await stored(outcomes, 2, b"x" * 401) == "no_room"
+        assert await stored(outcomes, 3, b"x" * 400) == "stored"
+        assert await stored(outcomes, 4, b"x") == "no_room"
+
+    async def test_is_each_tenant_s_own(self, outcomes: OutcomeStore) -> None:
+        for number in range(4):
+            await stored(outcomes, number)
+        assert await stored(outcomes, 1, tenant_id="globex") == "stored"
+
+    async def test_what_failed_or_was_too_large_takes_none(self, outcomes: OutcomeStore) -> None:
+        for number in range(5):
+            assert await stored(outcomes, number, None) == "too_large"
+            await outcomes.begin(a_mark(f"failed {number}"), "a")
+            await outcomes.fail(a_mark(f"failed {number}"), "a")
+        assert await stored(outcomes, 6) == "stored"
+
+    async def test_is_there_again_once_they_are_gone(self, store: Store) -> None:
+        for number in range(4):
+            await stored(store.outcomes, number)
+        await store.pass_time(KEEP_S - 3600)
+        assert await stored(store.outcomes, 5) == "no_room"
+        await store.pass_time(2 * 3600)
+        assert await stored(store.outcomes, 6) == "stored"
+
+    async def test_is_no_matter_to_who_lost_its_lease(self, store: Store) -> None:
+        for number in range(3):
+            await stored(store.outcomes, number)
+        await store.outcomes.begin(MARK, "a")
+        await store.pass_time(LEASE_S)
+        assert await store.outcomes.finish(MARK, "a", SEALED) is None
+
+
+async def stored(
+    outcomes: OutcomeStore, number: int, sealed: bytes | None = b"sealed", tenant_id: str = "acme"
+) -> Kept | None:
+    """What is kept of a request that begins and ends at once."""
+    mark = a_mark(str(number), tenant_id=tenant_id)
+    assert await outcomes.begin(mark, "a") == Begun()
+    return await outcomes.finish(mark, "a", sealed)
 
 
 @pytest.mark.parametrize("sealed", [SEALED, None])
@@ -113,7 +183,7 @@ async def test_who_lost_it_changes_nothing_of_the_next_one_s(store: Store, has_e
     assert not await outcomes.finish(MARK, "a", b"something else")
     assert not await outcomes.finish(MARK, "a", None)
     assert not await outcomes.fail(MARK, "a")
-    assert await outcomes.finish(MARK, "b", SEALED) is not has_ended
+    assert await outcomes.finish(MARK, "b", SEALED) == (None if has_ended else "stored")
     assert await outcomes.begin(MARK, "c") == Finished(SEALED)
 
 

@@ -16,7 +16,7 @@ from tenants.snapshot_file import FILE_NAME, SnapshotError, SnapshotKeeper, writ
 from tenants.store import StoreUnavailable
 from tenants.store_redis import RedisTenantStore
 from tenants.tier import BUILT_IN
-from tests.builders_tenants import BY, SECRET, FakeClock, a_key, a_tenant, a_tier, an_account
+from tests.builders_tenants import BY, SECRET, FakeClock, a_key, a_tenant, a_tier, an_account, seed
 
 LOCK_KEY = "headrace:{directory}:lock"
 replace = msgspec.structs.replace
@@ -75,7 +75,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def copy(redis: Redis, patient: None, tmp_path: Path) -> Snapshot:
     """Of a record with tenants, in its file; Redis has lost everything since."""
     record = RedisTenantStore(redis)
-    await record.seed(mark_of(SECRET), BUILT_IN, [(a_key(), a_tenant())])
+    await seed(record, [(a_key(), a_tenant())], mark_of(SECRET))
     await record.create_tier(a_tier("gold", weight=5), BY)
     await record.create_tenant(a_tenant("b", tier="gold", overrides={"budget_day": None}), BY)
     await record.create_key(a_key(2, tenant_id="b", addresses=("10.0.0.0/8",)), BY)
@@ -151,7 +151,7 @@ async def test_who_comes_when_it_is_whole_again_does_not_rebuild(
 
 async def test_a_whole_record_is_left_alone(redis: Redis, copy: Snapshot, reseeder: Callable) -> None:
     record, rebuild = RedisTenantStore(redis), Rebuilds()
-    await record.seed(mark_of(SECRET), BUILT_IN, [])
+    await seed(record, mark=mark_of(SECRET))
     epoch = await record.epoch()
     await reseeder(rebuild).reseed()
     assert (await record.epoch(), await record.list_tenants(), rebuild.num_begun) == (epoch, [], 0)
@@ -309,7 +309,7 @@ async def test_what_was_changed_after_the_copy_is_undone_and_the_log_says_how_ol
     redis: Redis, record: RedisTenantStore, tmp_path: Path
 ) -> None:
     await redis.flushall()
-    await record.seed(mark_of(SECRET), BUILT_IN, [(a_key(), a_tenant())])
+    await seed(record, [(a_key(), a_tenant())], mark_of(SECRET))
     clock = FakeClock(100.0)
     keeper = SnapshotKeeper(record, tmp_path, clock)
     await record.create_key(a_key(2), BY)

@@ -16,8 +16,8 @@ from tenants.store import Conflict, NotFound, StaleVersion, TenantStore
 from tenants.store_memory import MemoryTenantStore
 from tenants.store_redis import RedisTenantStore
 from tenants.terms import Limits
-from tenants.tier import BUILT_IN, FREE, PAID
-from tests.builders_tenants import BY, a_key, a_tenant, a_tier, an_account
+from tenants.tier import FREE, PAID
+from tests.builders_tenants import BY, a_key, a_tenant, a_tier, an_account, seed
 
 replace = msgspec.structs.replace
 
@@ -332,6 +332,7 @@ async def test_each_change_is_told_with_who_made_it_and_what_differs(store: Tena
                 "tier": (None, "paid"),
                 "created_at": (None, 1.0),
                 "disabled": (None, False),
+                "num_freezes": (None, 0),
                 "overrides": (None, {"weight": 2}),
                 "version": (None, 1),
             },
@@ -449,7 +450,7 @@ async def test_both_stores_answer_alike_whatever_is_done(
 ) -> None:
     await redis.flushall()
     memory, record = MemoryTenantStore(), RedisTenantStore(redis)
-    await record.seed("mark", BUILT_IN, [])
+    await seed(record)
     for name, *arguments in operations:
         counts = [await store.change_count() for store in (memory, record)]
         expected = await outcome(getattr(memory, name)(*arguments))

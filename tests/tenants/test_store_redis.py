@@ -3,8 +3,6 @@
 import asyncio
 import json
 import pickle
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,10 +13,10 @@ from cluster.redis_server import RedisServer
 from tenants.audit import AuditEntry
 from tenants.directory import additions
 from tenants.redis_client import connect
+from tenants.snapshot import first_contents
 from tenants.store import CorruptRecord, StoreUnavailable
 from tenants.store_redis import RedisTenantStore
-from tenants.tier import BUILT_IN
-from tests.builders_tenants import BY, a_key, a_tenant, a_tier, an_account
+from tests.builders_tenants import BY, a_key, a_tenant, a_tier, an_account, seed
 
 ROOT = "headrace:{directory}:"
 TIERS, TENANTS, KEYS = f"{ROOT}tiers", f"{ROOT}tenants", f"{ROOT}keys"
@@ -157,6 +155,7 @@ async def test_values_are_plain_json_and_hold_no_key(redis: Redis, store: RedisT
         "limits": None,
         "addresses": [],
         "version": 1,
+        "rotated_to": None,
     }
 
 
@@ -260,26 +259,17 @@ async def test_a_record_that_came_back_empty_answers_nothing_and_takes_nothing(
     assert await redis.keys("*") == []
 
 
-async def test_an_empty_record_is_seeded_once(redis: Redis, patient: None) -> None:
+async def test_an_empty_record_is_filled_once(redis: Redis, patient: None) -> None:
     store = RedisTenantStore(redis)
     assert (await store.mark(), await store.epoch()) == (None, None)
-    assert await store.seed("first", BUILT_IN, [(a_key(1), a_tenant("acme"))]) is None
+    await seed(store, [(a_key(1), a_tenant("acme"))], "first")
     epoch = await store.epoch()
-    assert await store.seed("second", [], [(a_key(2, tenant_id="b"), a_tenant("b"))]) == "first"
+    other = first_contents("second", 0.0, [], [(a_key(2, tenant_id="b"), a_tenant("b"))])
+    assert not await store.restore(other, "a test")
     assert (await store.mark(), await store.epoch()) == ("first", epoch)
     assert epoch is not None
     assert await store.list_tenants() == [a_tenant("acme")]
     assert await store.list_keys() == [a_key(1)]
-
-
-async def test_of_many_that_seed_at_once_one_does(redis: Redis, patient: None) -> None:
-    stores = [RedisTenantStore(redis) for _ in range(8)]
-    accounts = [(a_key(n, tenant_id=f"t{n}"), a_tenant(f"t{n}")) for n in range(8)]
-    seeds = (store.seed(f"mark {n}", BUILT_IN, [accounts[n]]) for n, store in enumerate(stores))
-    marks = await asyncio.gather(*seeds)
-    (winner,) = (n for n, mark in enumerate(marks) if mark is None)
-    assert {mark for mark in marks if mark is not None} == {f"mark {winner}"}
-    assert await stores[0].list_tenants() == [accounts[winner][1]]
 
 
 async def test_gateways_that_change_at_once_lose_no_change(redis: Redis, store: RedisTenantStore) -> None:
@@ -306,12 +296,12 @@ async def test_who_waits_too_long_for_its_turn_to_change_is_told(
 
 async def test_the_change_count_of_a_new_life_is_above_that_of_the_old(redis: Redis, patient: None) -> None:
     store = RedisTenantStore(redis)
-    await store.seed("mark", BUILT_IN, [])
+    await seed(store)
     for number in range(5):
         await store.create_tenant(a_tenant(f"t{number}"), BY)
     old = await store.change_count()
     await redis.flushall()
-    await store.seed("mark", BUILT_IN, [])
+    await seed(store)
     assert await store.change_count() > old
 
 
@@ -320,20 +310,10 @@ async def test_a_count_that_was_read_in_an_earlier_life_writes_nothing(
 ) -> None:
     count = await store.change_count()
     await redis.flushall()
-    await store.seed("mark", BUILT_IN, [])
+    await seed(store)
     entry = AuditEntry(entry_id="", at=0.0, actor=BY, action="tenant.create", target="b", changes={})
     assert not await store._commit(count, additions([a_tenant("b")]), entry)
     assert await store.list_tenants() == []
-
-
-@pytest.fixture
-def mute_url(tmp_path: Path) -> Iterator[str]:
-    """Where connections are taken and nothing is ever said."""
-    path = tmp_path / "mute.sock"
-    with socket.socket(socket.AF_UNIX) as mute:
-        mute.bind(str(path))
-        mute.listen()
-        yield f"unix://{path}"
 
 
 async def test_one_deadline_covers_a_whole_call(mute_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +348,7 @@ async def test_the_record_outlives_a_restart_and_so_does_the_client(tmp_path: Pa
     server = RedisServer.start(tmp_path, tmp_path)
     client = connect(server.url)
     store = RedisTenantStore(client)
-    await store.seed("mark", BUILT_IN, [(a_key(), a_tenant())])
+    await seed(store, [(a_key(), a_tenant())])
     count = await store.change_count()
     server.stop()
     with pytest.raises(StoreUnavailable):

@@ -24,12 +24,19 @@ NAME_PATTERN = (
     r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"  # also what turns text around
 )
 KEY_ID_PATTERN = "^key_[0-9a-f]{16}$"
+NAME_CHARS = 128
 _NETWORK = re.compile(r"[0-9a-fA-F.:]{2,45}(?:/[0-9]{1,3})?")
 
 
 def _usable_id(name: str) -> str:
     if not re.fullmatch(ID_PATTERN.strip("^$"), name):
         raise problem("must be 1 to 63 characters from a-z, 0-9, _ and -, the first a letter or digit")
+    return name
+
+
+def _usable_key_id(name: str) -> str:
+    if not re.fullmatch(KEY_ID_PATTERN.strip("^$"), name):
+        raise problem("must be a key's id, as in key_0123456789abcdef")
     return name
 
 
@@ -53,22 +60,27 @@ def _network(text: str) -> str:
 
 def _harmless(text: str) -> str:
     """Names are shown in terminals: nothing in them may steer one."""
+    if not 1 <= len(text) <= NAME_CHARS:
+        raise problem(f"must have 1 to {NAME_CHARS} characters")
     if not re.fullmatch(NAME_PATTERN.strip("^$"), text):
         raise problem("must not hold control characters or line breaks")
     return text
 
 
 Id = Annotated[str, AfterValidator(_usable_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
-KeyId = Annotated[str, Field(pattern=KEY_ID_PATTERN)]
+KeyId = Annotated[str, AfterValidator(_usable_key_id), Field(json_schema_extra={"pattern": KEY_ID_PATTERN})]
 Name = Annotated[
     str,
     AfterValidator(_harmless),
-    Field(min_length=1, max_length=128, json_schema_extra={"pattern": NAME_PATTERN}),
+    Field(json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": NAME_CHARS}),
 ]
 Scopes = Annotated[
     list[Scope],
     AfterValidator(_at_least_one_once),
-    Field(json_schema_extra={"minItems": 1, "uniqueItems": True}),
+    Field(
+        json_schema_extra={"minItems": 1, "uniqueItems": True},
+        description="`metrics` and `admin:read` see all tenants, and `admin` changes them: for operators",
+    ),
 ]
 Address = Annotated[str, AfterValidator(_network), Field(json_schema_extra={"format": "cidr"})]
 Addresses = Annotated[

@@ -6,27 +6,37 @@ import re
 from typing import Annotated
 
 from fastapi import Header
+from pydantic import AfterValidator
 
 from cluster.api.errors import ApiError
+from cluster.api.field_checks import problem
 
 _TAG = r'(?:W/)?"[!#-~]*"'
 _LIST = rf"^(\*|{_TAG}( *, *{_TAG})*)$"
 
+
+def _tags(text: str) -> str:
+    if not re.fullmatch(_LIST.strip("^$"), text):
+        raise problem('must be * or ETags in quotes, as in "3"')
+    return text
+
+
+_Tags = Annotated[str, AfterValidator(_tags)]
 IfMatch = Annotated[
-    str | None,
+    _Tags | None,
     Header(
         alias="If-Match",
-        pattern=_LIST,
+        json_schema_extra={"pattern": _LIST},
         max_length=1024,
         examples=['"3"'],
         description="Only if one of these is its ETag; `*`: if it is there. Else 412.",
     ),
 ]
 IfNoneMatch = Annotated[
-    str | None,
+    _Tags | None,
     Header(
         alias="If-None-Match",
-        pattern=_LIST,
+        json_schema_extra={"pattern": _LIST},
         max_length=1024,
         examples=['"3"'],
         description="Only if none of these is its ETag; else 304.",

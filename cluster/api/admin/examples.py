@@ -51,8 +51,14 @@ KEY = {
     "created_at": 1796000000.0,
     "expires_at": None,
     "version": 1,
+    "rotated_to": None,
 }
 NEW_KEY_ANSWER = {**KEY, "key": "hr-…"}
+ROTATION_ANSWER = {
+    **NEW_KEY_ANSWER,
+    "old_key_id": "key_fedcba9876543210",
+    "old_expires_at": 1796003600.0,
+}
 KEY_CHANGE = {"expires_in_s": 86_400}
 ROTATION = {"overlap_s": 3600}
 TOP_UP = {"amount": 5_000_000, "window": "day"}
@@ -93,5 +99,5 @@ AUDIT = {
 }
 
 
-def page(item: Any, next_after: str | None = None) -> dict[str, Any]:
-    return {"object": "list", "data": [item], "has_more": next_after is not None, "next_after": next_after}
+def page(item: Any) -> dict[str, Any]:
+    return {"object": "list", "data": [item], "has_more": False, "next_after": None}

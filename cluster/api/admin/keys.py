@@ -5,33 +5,45 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, Path, Query, Response
+from fastapi import Depends, Path, Query, Request, Response
 from pydantic import Field
 
 from cluster.api.admin import documents, examples
 from cluster.api.admin.answers import created, gone, shown, shown_one
-from cluster.api.admin.bodies import ID_PATTERN, KEY_ID_PATTERN, KeyChange, NewKey, Rotation
+from cluster.api.admin.bodies import KEY_ID_PATTERN, Id, KeyChange, KeyId, NewKey, Rotation
 from cluster.api.admin.changes import Wish, change, found, remove
 from cluster.api.admin.door import Caller, actor_of, admin_router, locked_out, services_of
 from cluster.api.admin.etag import IfMatch, IfNoneMatch
 from cluster.api.admin.paging import PageQuery, page_of
 from cluster.api.admin.store_errors import store_errors
 from cluster.api.admin.terms_body import as_values
-from cluster.api.admin.views import KeyView, NewKeyView, key_view, new_key_view
+from cluster.api.admin.views import (
+    KeyView,
+    NewKeyView,
+    RotatedKeyView,
+    key_view,
+    new_key_view,
+    rotated_key_view,
+)
+from cluster.api.auth import client_address
 from cluster.api.described import documented
 from cluster.api.errors import ApiError
 from cluster.api.reading import body_of
 from cluster.api.services import Services
+from tenants.addresses import is_in_any
 from tenants.api_key import ApiKey, hash_key, new_key, new_key_id
+from tenants.store import NotFound
 from tenants.terms import Limits
 
 router = admin_router("/keys")
 
-KeyId = Annotated[str, Path(pattern=KEY_ID_PATTERN, examples=["key_0123456789abcdef"])]
+KeyIdInPath = Annotated[
+    KeyId, Path(examples=["key_0123456789abcdef"], json_schema_extra={"pattern": KEY_ID_PATTERN})
+]
 
 
 class KeysQuery(PageQuery):
-    tenant_id: str | None = Field(None, pattern=ID_PATTERN, description="of this tenant only")
+    tenant_id: Id | None = Field(None, description="of this tenant only")
 
 
 @router.post(
@@ -76,7 +88,7 @@ async def list_keys(
 
 @router.get("/{key_id}", responses=documents.shows(KeyView, examples.KEY))
 async def get_key(
-    key_id: KeyId, if_none_match: IfNoneMatch = None, services: Services = Depends(services_of)
+    key_id: KeyIdInPath, if_none_match: IfNoneMatch = None, services: Services = Depends(services_of)
 ) -> Response:
     """One key, without the key itself."""
     with store_errors():
@@ -89,15 +101,20 @@ async def get_key(
     responses=documents.changes(KeyView, examples.KEY),
 )
 async def change_key(
+    http: Request,
     caller: Caller,
-    key_id: KeyId,
+    key_id: KeyIdInPath,
     body: Annotated[KeyChange, Depends(body_of(KeyChange))],
     if_match: IfMatch = None,
     services: Services = Depends(services_of),
 ) -> Response:
-    """Replaces the fields that are given, each as a whole. 409 if the caller's own would lose scope admin."""
-    if key_id == caller.key.key_id and "admin" not in body.get("scopes", ["admin"]):
-        raise locked_out("A key can't take scope admin from itself: use another one.")
+    """Replaces the fields that are given, each as a whole.
+
+    409 for what would refuse the caller, if it is the caller's own key: to lose scope admin, any expiry, or
+    addresses that do not hold the caller's. A new expiry undoes a rotation: the key may be rotated again.
+    """
+    if key_id == caller.key.key_id:
+        _check_own(body, client_address(http))
     fields = _fields_of(body, services.wall_clock())
     store = services.store
 
@@ -116,36 +133,43 @@ async def change_key(
     "/{key_id}/rotate",
     status_code=201,
     openapi_extra=documented(Rotation, examples.ROTATION),
-    responses=documents.creates(NewKeyView, examples.NEW_KEY_ANSWER, 404),
+    responses=documents.creates(RotatedKeyView, examples.ROTATION_ANSWER, 404),
 )
 async def rotate_key(
     caller: Caller,
-    key_id: KeyId,
+    key_id: KeyIdInPath,
     body: Annotated[Rotation, Depends(body_of(Rotation))],
     services: Services = Depends(services_of),
 ) -> Response:
     """Makes a key like this one, and lets this one expire after the overlap, never later than it would.
 
-    The new key lives as long as this one was meant to. 409 if this one has expired.
+    The new key lives as long as this one was meant to. 409 if this one has expired or was rotated before:
+    then `rotated_to` is the key to rotate. The caller's own key may be rotated: that is how it is renewed.
     """
-    store, now = services.store, services.wall_clock()
-
-    async def expiring(old: ApiKey) -> ApiKey:
-        until = now + body.overlap_s
-        return msgspec.structs.replace(old, expires_at=min(until, old.expires_at or until))
-
+    store, by, now = services.store, actor_of(caller), services.wall_clock()
     with store_errors():
         key, record = _like(await found("key", key_id, store.get_key), services)
-        await store.create_key(record, actor_of(caller))  # first: better two keys than none
-        await change(Wish("key", key_id, None, actor_of(caller)), store.get_key, store.put_key, expiring)
+
+        async def leaving(old: ApiKey) -> ApiKey:
+            _check_not_rotated(old)
+            until = now + body.overlap_s
+            ends = min(until, old.expires_at or until)
+            return msgspec.structs.replace(old, expires_at=ends, rotated_to=record.key_id)
+
+        await store.create_key(record, by)  # first: better two keys than none
+        try:
+            old = await change(Wish("key", key_id, None, by), store.get_key, store.put_key, leaving)
+        except (ApiError, NotFound):
+            await store.delete_key(record.key_id, None, by)  # nobody holds it
+            raise
     services.authenticator.forget_key(key_id)
-    return created(new_key_view(record, key), f"/admin/v1/keys/{record.key_id}")
+    return created(rotated_key_view(record, key, old), f"/admin/v1/keys/{record.key_id}")
 
 
 @router.delete("/{key_id}", status_code=204, responses=documents.removes())
 async def delete_key(
     caller: Caller,
-    key_id: KeyId,
+    key_id: KeyIdInPath,
     if_match: IfMatch = None,
     services: Services = Depends(services_of),
 ) -> Response:
@@ -157,6 +181,24 @@ async def delete_key(
         await remove(Wish("key", key_id, if_match, actor_of(caller)), store.get_key, store.delete_key)
     services.authenticator.forget_key(key_id)
     return gone()
+
+
+def _check_own(body: KeyChange, address: str | None) -> None:
+    """Raises `ApiError` 409 if a key that is changed like this would refuse its caller at `address`."""
+    if "admin" not in body.get("scopes", ["admin"]):
+        raise locked_out("A key can't take scope admin from itself: use another one.")
+    if body.get("expires_in_s") is not None:
+        raise locked_out("A key can't set an end to itself: use another one, or rotate it.")
+    addresses = body.get("addresses")
+    if addresses and not is_in_any(address, addresses):
+        raise locked_out(f"A key can't shut out where it is used from, {address}: use another one.")
+
+
+def _check_not_rotated(key: ApiKey) -> None:
+    """Raises `ApiError` 409: the life that a key has left in its overlap is none to hand on."""
+    if key.rotated_to is not None:
+        message = f"Key {key.key_id} was rotated before: rotate {key.rotated_to}, or make a new key."
+        raise ApiError(409, "conflict", message)
 
 
 def _fresh(services: Services, **fields: Any) -> tuple[str, ApiKey]:
@@ -173,8 +215,9 @@ def _fresh(services: Services, **fields: Any) -> tuple[str, ApiKey]:
 
 
 def _like(old: ApiKey, services: Services) -> tuple[str, ApiKey]:
-    """Raises `ApiError` 409 if it has expired: what is over is not renewed by a rotation."""
+    """Raises `ApiError` 409 if it has expired or was rotated: what is over is not renewed by a rotation."""
     now = services.wall_clock()
+    _check_not_rotated(old)
     if old.expires_at is not None and old.expires_at <= now:
         raise ApiError(409, "conflict", f"Key {old.key_id} has expired: make a new one.")
     return _fresh(
@@ -203,4 +246,5 @@ def _fields_of(body: KeyChange, now: float) -> dict[str, Any]:
     if "expires_in_s" in body:
         life = body["expires_in_s"]
         fields["expires_at"] = None if life is None else now + life
+        fields["rotated_to"] = None
     return fields

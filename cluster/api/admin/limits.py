@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.api.admin import documents, examples
 from cluster.api.admin.answers import shown
-from cluster.api.admin.bodies import ID_PATTERN, KEY_ID_PATTERN, Reset, TopUp, Window
+from cluster.api.admin.bodies import ID_PATTERN, Id, KeyId, Reset, TopUp, Window
 from cluster.api.admin.changes import found
 from cluster.api.admin.door import Caller, actor_of, admin_router, services_of
 from cluster.api.admin.store_errors import store_errors
@@ -28,7 +28,7 @@ from tenants.terms import Limits, Terms
 
 router = admin_router("/limits/{tenant_id}")
 
-TenantId = Annotated[str, Path(pattern=ID_PATTERN, examples=["acme"])]
+TenantId = Annotated[Id, Path(examples=["acme"], json_schema_extra={"pattern": ID_PATTERN})]
 _TOLD = gives(LimitsView, "As they stand now.", example=examples.LIMITS)
 _ADJUSTS: Responses = {**_TOLD, **refuses(*documents.BODY, 404, 409, *BEHIND_DOOR)}
 
@@ -36,7 +36,7 @@ _ADJUSTS: Responses = {**_TOLD, **refuses(*documents.BODY, 404, 409, *BEHIND_DOO
 class LimitsQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    key_id: str | None = Field(None, pattern=KEY_ID_PATTERN, description="with this key's own limits")
+    key_id: KeyId | None = Field(None, description="with this key's own limits")
 
 
 class Whose(NamedTuple):
@@ -68,7 +68,10 @@ class Whose(NamedTuple):
 async def get_limits(
     tenant_id: TenantId, query: Annotated[LimitsQuery, Query()], services: Services = Depends(services_of)
 ) -> Response:
-    """The terms that hold, and each limit as it stands. `soft`: the tenant is being warned of it."""
+    """The terms that hold, and each limit as it stands. `soft`: the tenant is being warned of it.
+
+    What gateways hold of a budget as purses, for when the record is away, counts as spent meanwhile.
+    """
     with store_errors():
         whose = await _whose(services.store, tenant_id, query.key_id)
         return shown(await _told(services, whose))

@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Query, Response
 
 from cluster.api.admin import documents, examples
 from cluster.api.admin.answers import created, gone, shown, shown_one
-from cluster.api.admin.bodies import ID_PATTERN, NewTenant, TenantChange
+from cluster.api.admin.bodies import ID_PATTERN, Id, NewTenant, TenantChange
 from cluster.api.admin.changes import Wish, change, found, remove
 from cluster.api.admin.door import Caller, actor_of, admin_router, locked_out, services_of
 from cluster.api.admin.etag import IfMatch, IfNoneMatch
@@ -26,7 +26,7 @@ from tenants.tenant import Tenant
 
 router = admin_router("/tenants")
 
-TenantId = Annotated[str, Path(pattern=ID_PATTERN, examples=["acme"])]
+TenantId = Annotated[Id, Path(examples=["acme"], json_schema_extra={"pattern": ID_PATTERN})]
 
 
 @router.post(
@@ -40,7 +40,10 @@ async def create_tenant(
     body: Annotated[NewTenant, Depends(body_of(NewTenant))],
     services: Services = Depends(services_of),
 ) -> Response:
-    """Makes a tenant. 409 if the id is taken."""
+    """Makes a tenant. 409 if the id is taken.
+
+    An id is for ever: who takes that of a deleted tenant inherits its usage, spend and top-ups.
+    """
     tenant = Tenant(
         tenant_id=body.tenant_id,
         name=body.name or body.tenant_id,
@@ -99,6 +102,8 @@ async def change_tenant(
 
     async def edited(tenant: Tenant) -> Tenant:
         changed = msgspec.structs.replace(tenant, **body)
+        if changed.disabled and not tenant.disabled:
+            changed = msgspec.structs.replace(changed, num_freezes=tenant.num_freezes + 1)
         if "tier" in body or "overrides" in body:
             await _check_terms(store, changed)
         return changed
@@ -117,7 +122,11 @@ async def delete_tenant(
     if_match: IfMatch = None,
     services: Services = Depends(services_of),
 ) -> Response:
-    """Removes a tenant with all its keys, and ends what runs for it. 409 for the caller's own."""
+    """Removes a tenant with all its keys, and ends what runs for it. 409 for the caller's own.
+
+    Its usage, spend and top-ups stay with its id: a tenant that is made with it again inherits them. To end
+    service for a while, freeze it.
+    """
     if tenant_id == caller.tenant.tenant_id:
         raise locked_out("A tenant can't be deleted with a key of its own.")
     store = services.store

@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Query, Response
 
 from cluster.api.admin import documents, examples
 from cluster.api.admin.answers import created, gone, shown, shown_one
-from cluster.api.admin.bodies import ID_PATTERN, NewTier, TierChange
+from cluster.api.admin.bodies import ID_PATTERN, Id, NewTier, TierChange
 from cluster.api.admin.changes import Wish, change, found, remove
 from cluster.api.admin.door import Caller, actor_of, admin_router, services_of
 from cluster.api.admin.etag import IfMatch, IfNoneMatch
@@ -28,7 +28,7 @@ from tenants.tier import Tier
 router = admin_router("/tiers")
 
 _PAGE = 1000
-TierName = Annotated[str, Path(pattern=ID_PATTERN, examples=["gold"])]
+TierName = Annotated[Id, Path(examples=["gold"], json_schema_extra={"pattern": ID_PATTERN})]
 
 
 @router.post(

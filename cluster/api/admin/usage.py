@@ -8,7 +8,7 @@ from fastapi import Depends, Query, Response
 from pydantic import Field
 
 from cluster.api.admin.answers import shown
-from cluster.api.admin.bodies import ID_PATTERN
+from cluster.api.admin.bodies import Id
 from cluster.api.admin.changes import found
 from cluster.api.admin.door import admin_router, services_of
 from cluster.api.admin.paging import PageQuery
@@ -23,9 +23,7 @@ router = admin_router("/usage")
 
 
 class AllUsageQuery(UsageQuery, PageQuery):
-    tenant_id: str | None = Field(
-        None, pattern=ID_PATTERN, description="of this tenant only, also if it was deleted since"
-    )
+    tenant_id: Id | None = Field(None, description="of this tenant only, also if it was deleted since")
 
 
 @router.get(
@@ -38,16 +36,21 @@ class AllUsageQuery(UsageQuery, PageQuery):
 async def get_usage(
     query: Annotated[AllUsageQuery, Query()], services: Services = Depends(services_of)
 ) -> Response:
-    """What was used: without `tenant_id` by all tenants, `limit` of them at once. Cost is in micro-units."""
+    """What was used: without `tenant_id` by all tenants, `limit` of them at once. Cost is in micro-units.
+
+    Deleted tenants are left out then: `tenant_id` still tells what one of them used, the audit log names them
+    (`tenant.delete`), and `headrace usage export` has everybody's requests.
+    """
     days = query.days(services.wall_clock())
     with store_errors():
         if query.tenant_id is not None:
-            return shown(usage_page(days, await _of_one(services, query.tenant_id, query, days), None))
+            rows = await _of_one(services, query.tenant_id, query, days)
+            return shown(usage_page(days, rows, None, omits_deleted=False))
         found_tenants = await services.store.list_tenants(query.after, query.limit + 1)
         tenants = found_tenants[: query.limit]
         next_after = tenants[-1].tenant_id if len(found_tenants) > len(tenants) else None
         rows = [row for it in tenants for row in await _of(services, it.tenant_id, query, days)]
-        return shown(usage_page(days, rows, next_after))
+        return shown(usage_page(days, rows, next_after, omits_deleted=True))
 
 
 async def _of(services: Services, tenant_id: str, query: UsageQuery, days: Days) -> list[UsageSum]:

@@ -46,11 +46,19 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     expires_at: float | None
     version: int
+    rotated_to: str | None
+    """The id of the key that a rotation made in this one's stead."""
 
 
 class NewKeyView(KeyView, frozen=True, kw_only=True):
     key: str
     """Nowhere else and never again."""
+
+
+class RotatedKeyView(NewKeyView, frozen=True, kw_only=True):
+    old_key_id: str
+    old_expires_at: float | None
+    """Until then the old one works beside this one."""
 
 
 ResourceView = TierView | TenantView | KeyView
@@ -111,6 +119,10 @@ def key_view(key: ApiKey) -> KeyView:
 
 def new_key_view(record: ApiKey, key: str) -> NewKeyView:
     return NewKeyView(**_of_key(record), key=key)
+
+
+def rotated_key_view(record: ApiKey, key: str, old: ApiKey) -> RotatedKeyView:
+    return RotatedKeyView(**_of_key(record), key=key, old_key_id=old.key_id, old_expires_at=old.expires_at)
 
 
 def _of_key(key: ApiKey) -> dict[str, Any]:

@@ -293,7 +293,7 @@ class ModelLedger:
     def _reaped(self, taken: Taken) -> Settlement:
         ask, renewal = taken.ask, self._last_renewal(taken)
         prompt = cached = completion = 0
-        if renewal is not None and not ask.is_purse:
+        if renewal is not None and renewal.progress.completion_tokens and not ask.is_purse:
             prompt, completion = ask.prompt_tokens, renewal.progress.completion_tokens
             cached = min(prompt, renewal.progress.cached_tokens)
         raw = (

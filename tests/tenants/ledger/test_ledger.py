@@ -434,6 +434,8 @@ async def test_days_that_are_none_or_too_many_are_an_error(ledger: Ledger, days:
 
 # leases
 
+NO_TOKENS = {"prompt_tokens": 0, "completion_tokens": 0}
+
 
 async def test_a_lease_that_is_renewed_is_not_reaped(ledger: Ledger, clock: Clock) -> None:
     ask = an_ask("r1", Limits(max_concurrency=1))
@@ -472,6 +474,16 @@ async def test_an_orphan_that_was_never_renewed_costs_nothing(ledger: Ledger, cl
     assert (settlement.outcome, settlement.prompt_tokens, settlement.cost) == ("reaped", 0, 0)
     assert await ledger.usage("acme", "2025-11-30", "2025-11-30") == []
     assert (await ledger.standing("acme", "tiny", ask.scopes)).gauges[1].remaining == 1000
+
+
+async def test_an_orphan_that_only_waited_costs_nothing(ledger: Ledger, clock: Clock) -> None:
+    ask = an_ask("r1", Limits(budget_day=1000, input_tokens_per_min=100), prices=EACH_TOKEN_ONE)
+    await ledger.reserve(ask)
+    await ledger.renew([progress(ask, 0, cached_tokens=4)])
+    clock.advance(10)
+    assert await ledger.reap() == [settled(ask, "reaped", **NO_TOKENS, ended_at=clock.now_us / 10**6)]
+    assert await ledger.usage("acme", "2025-11-30", "2025-11-30") == []
+    assert (await ledger.standing("acme", "tiny", ask.scopes)).gauges[-1].remaining == 1000
 
 
 async def test_the_gateway_s_own_word_corrects_the_reaper_s_once(ledger: Ledger, clock: Clock) -> None:

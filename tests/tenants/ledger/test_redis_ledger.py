@@ -335,6 +335,7 @@ async def test_one_tenant_s_junk_stops_nobody_else_s_reaping(
     await redis.hset("headrace:{b}:open", "rb", b"junk")
     clock.advance(10)
     assert [one.tenant_id for one in await ledger.reap()] == ["a", "c"]
+    clock.advance(9)
     with pytest.raises(CorruptRecord, match=r"headrace:\{b\}:open"):
         await ledger.reap()
 
@@ -377,21 +378,91 @@ async def test_more_orphans_than_one_go_takes_are_reaped_in_several(
     assert [len(await ledger.reap()) for _ in range(4)] == [100, 100, 50, 0]
 
 
-async def test_a_tenant_that_reserves_while_it_is_looked_after_is_found_again(
-    ledger: RedisLedger, redis: Redis, clock: Clock
+async def test_a_tenant_that_reserves_while_it_is_looked_at_stays_on_the_list(
+    ledger: RedisLedger, redis: Redis, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reaper that took the tenant off the list has already looked when the reserve comes."""
     await ledger.reserve(an_ask("r1"))
     await ledger.settle([settled(an_ask("r1"))])
-    scripts = LedgerScripts(redis, clock, PATIENCE_S)
-    assert await scripts.run([scripts.watched(10)]) == [[b"acme"]]
-    assert await scripts.run([scripts.call("ended", "acme", {"most": 10})]) == [[clock.now_us, 0, []]]
-    await ledger.reserve(an_ask("r2"))
+    gateway = RedisLedger(redis, clock, PATIENCE_S)
+    run = LedgerScripts.run
+
+    async def reserve_behind_the_look(scripts: LedgerScripts, calls: Sequence[Call]) -> list[object]:
+        answers = await run(scripts, calls)
+        if calls and calls[0].script is scripts._by_name["ended"]:
+            monkeypatch.setattr(LedgerScripts, "run", run)
+            await gateway.reserve(an_ask("r2"))
+        return answers
+
+    monkeypatch.setattr(LedgerScripts, "run", reserve_behind_the_look)
+    assert await ledger.reap() == []
     clock.advance(10)
     assert [one.request_id for one in await ledger.reap()] == ["r2"]
 
 
-@pytest.mark.parametrize("cut", ["watched", "ended", "settle", "watch"])
+async def test_a_tenant_without_leases_is_no_longer_looked_at(
+    ledger: RedisLedger, redis: Redis, clock: Clock
+) -> None:
+    asks = [an_ask("r1", tenant_id="a"), an_ask("r2", tenant_id="b")]
+    for ask in asks:
+        await ledger.reserve(ask)
+    await ledger.settle([settled(asks[0])])
+    await ledger.reap()
+    assert await redis.zrange(WATCHED_KEY, 0, -1) == [b"b"]
+    for _ in range(2):  # the second look finds nothing any more
+        clock.advance(10)
+        await ledger.reap()
+    assert not await redis.exists(WATCHED_KEY)
+
+
+async def test_a_purse_that_is_held_long_hides_no_orphan(ledger: RedisLedger, clock: Clock) -> None:
+    purse = an_ask("purse", is_purse=True)
+    await ledger.reserve(purse)
+    await ledger.renew([progress(purse)])
+    await ledger.reap()
+    await ledger.reserve(an_ask("r1"))
+    clock.advance(10)
+    assert [one.request_id for one in await ledger.reap()] == ["r1"]
+
+
+async def test_who_reaps_and_dies_leaves_its_tenants_to_the_next(
+    ledger: RedisLedger, redis: Redis, clock: Clock
+) -> None:
+    asks = [an_ask(f"r{number}", tenant_id=f"t{number}") for number in range(3)]
+    for ask in asks:
+        await ledger.reserve(ask)
+    clock.advance(10)
+    dying = LedgerScripts(redis, clock, PATIENCE_S)
+    await dying.run([dying.watched(1000)])
+    clock.advance(10)
+    assert sorted(one.request_id for one in await ledger.reap()) == ["r0", "r1", "r2"]
+
+
+@pytest.mark.parametrize("rights", ["-hset", "-evalsha"])
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_an_orphan_whose_settlement_is_refused_is_settled_later(
+    lone: Redis, rights: str, is_alive: bool
+) -> None:
+    """At once by the same reaper, within a lease by another if that died."""
+    clock = Clock()
+    ledger = RedisLedger(lone, clock, PATIENCE_S)
+    ask = an_ask("r1", Limits(budget_day=100), prices=EACH_TOKEN_ONE)
+    await ledger.reserve(ask)
+    clock.advance(10)
+    await lone.execute_command("ACL", "SETUSER", "default", rights)
+    try:
+        with pytest.raises(StoreUnavailable):
+            await ledger.reap()
+    finally:
+        await lone.execute_command("ACL", "SETUSER", "default", f"+{rights[1:]}")
+    if not is_alive:
+        clock.advance(10)
+        ledger = RedisLedger(lone, clock, PATIENCE_S)
+    assert [one.request_id for one in await ledger.reap()] == ["r1"]
+    (gauge,) = (await ledger.standing("acme", "tiny", ask.scopes)).gauges
+    assert gauge.remaining == 100
+
+
+@pytest.mark.parametrize("cut", ["watched", "ended", "settle", "looked"])
 async def test_answers_that_are_not_heard_lose_no_orphan(
     ledger: RedisLedger, redis: Redis, clock: Clock, monkeypatch: pytest.MonkeyPatch, cut: str
 ) -> None:
@@ -409,7 +480,7 @@ async def test_answers_that_are_not_heard_lose_no_orphan(
         nonlocal is_cut
         answers = await run(scripts, calls)
         names = [name for name, script in scripts._by_name.items() if calls and calls[0].script is script]
-        if calls and not is_cut and (names or ["watch"]) == [cut]:
+        if calls and not is_cut and (names or ["looked"]) == [cut]:
             is_cut = True
             raise StoreUnavailable("cut off")
         return answers
@@ -420,10 +491,8 @@ async def test_answers_that_are_not_heard_lose_no_orphan(
         try:
             told += await ledger.reap()
         except StoreUnavailable:
+            clock.advance(9.5)
             await ledger.renew([progress(an_ask("young", tenant_id="t1"))])
-            if cut == "watched":  # what it had taken off the list comes back with the tenant's next request
-                for ask in asks:
-                    await ledger.reserve(an_ask(f"{ask.request_id}b", tenant_id=ask.tenant_id))
     assert is_cut
     assert sorted(one.request_id for one in told) == ["r0", "r1", "r2"]
 

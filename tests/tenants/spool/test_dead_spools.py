@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -79,6 +80,47 @@ async def test_damage_costs_its_own_line_only_and_is_counted(
     assert rig.ledger.told == ["r0", "r1", "r3"]
     assert rig.figures.num_corrupt == 1
     assert "g1/2026-11-30.jsonl, byte" in caplog.text
+
+
+async def test_a_spool_that_cannot_be_read_is_told_once_and_holds_no_other_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path)
+    broken = await spooled(tmp_path, "a", a_settlement(1))
+    (broken / "2026-11-29.jsonl").mkdir()
+    await spooled(tmp_path, "b", a_settlement(2))
+    assert [await rig.dead_spools.replay() for _ in range(3)] == [1, 0, 0]
+    assert rig.ledger.told == ["r2"]
+    assert rig.dead_spools.num_unreadable == 1
+    assert caplog.text.count("a, cannot be read") == 1
+    (broken / "2026-11-29.jsonl").rmdir()
+    assert await rig.dead_spools.replay() == 1
+    assert rig.ledger.told == ["r2", "r1"]
+    assert rig.dead_spools.num_unreadable == 0
+
+
+async def test_an_unreadable_spool_that_somebody_took_away_is_forgotten(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    broken = await spooled(tmp_path, "a")
+    (broken / "2026-11-29.jsonl").mkdir()
+    await rig.dead_spools.replay()
+    shutil.rmtree(broken)
+    await rig.dead_spools.replay()
+    assert rig.dead_spools.num_unreadable == 0
+
+
+async def test_a_spool_that_cannot_be_removed_holds_no_other_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path, keep_days=1)
+    for name in ("a", "b"):
+        await spooled(tmp_path, name, a_settlement())
+    await rig.dead_spools.replay()
+    (tmp_path / "a" / "2026-11-29.jsonl").mkdir()
+    rig.clock.advance(30 * DAY_S)
+    await rig.dead_spools.sweep()
+    assert [folder.name for folder in spools(tmp_path)] == ["a"]
+    assert "a is old and cannot be removed" in caplog.text
 
 
 async def test_lines_older_than_the_ledger_s_memory_are_left_out_and_counted(tmp_path: Path) -> None:

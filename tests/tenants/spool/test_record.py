@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
+from tenants.ledger.ledger import Applied
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.ledger.settlement import Settlement
 from tenants.spool.line import encode
-from tenants.spool.rebuild import rebuild
+from tenants.spool.rebuild import PAUSES_S, rebuild
 from tenants.spool.record import Record
-from tenants.store import StoreUnavailable
-from tests.builders_spool import DAY_S, NOON, TroubledLedger, a_settlement, spooled, sums
+from tenants.store import CorruptRecord, StoreUnavailable
+from tests.builders_spool import DAY_S, NOON, Pauses, TroubledLedger, a_settlement, spooled, sums
 
 
 def ids(base: Path, *more: Path) -> list[str]:
@@ -124,6 +126,26 @@ async def test_however_lines_are_spread_each_request_counts_once(
     assert {one.request_id for one in found if one.outcome != "reaped"} == own
 
 
+def of_the_month(number: int) -> Settlement:
+    return a_settlement(number, started_at=NOON - 20 * DAY_S)
+
+
+class UnheardLedger(TroubledLedger):
+    """Settles, and its answers to these calls, counted from 1, are not heard."""
+
+    def __init__(self, calls: set[int]) -> None:
+        super().__init__()
+        self._unheard = calls
+        self.num_calls = 0
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Applied]:
+        self.num_calls += 1
+        answers = await super().settle(settlements)
+        if self.num_calls in self._unheard:
+            raise StoreUnavailable
+        return answers
+
+
 class TestRebuild:
     async def test_an_empty_ledger_gets_all_of_the_month_whatever_was_applied_before(
         self, tmp_path: Path
@@ -131,30 +153,47 @@ class TestRebuild:
         begun = [NOON - days * DAY_S for days in range(40)]
         await spooled(tmp_path, "g1", *(a_settlement(one, started_at=at) for one, at in enumerate(begun)))
         await spooled(tmp_path, "g2", a_settlement(3, started_at=begun[3], outcome="reaped", cost=1000))
-        ledger, progress = TroubledLedger(), list[int]()
-        assert await rebuild(tmp_path, ledger, NOON, progress.append) == 30
+        ledger = TroubledLedger()
+        assert await rebuild(tmp_path, ledger, NOON) == 30
         assert set(ledger.told) == {f"r{number}" for number in range(30)}
-        assert progress == [30]
         assert (await sums(ledger, day="2026-11-27")).cost == 3
 
-    async def test_beginning_again_charges_nothing_twice(self, tmp_path: Path) -> None:
-        await spooled(
-            tmp_path, "g1", *(a_settlement(one, started_at=NOON - 20 * DAY_S) for one in range(600))
-        )
-        ledger = TroubledLedger()
-        settle, calls = ledger.settle, list[int]()
-
-        async def fails_in_the_middle(settlements):  # type: ignore[no-untyped-def]
-            calls.append(len(settlements))
-            if len(calls) == 2:
-                raise StoreUnavailable
-            return await settle(settlements)
-
-        ledger.settle = fails_in_the_middle  # type: ignore[method-assign]
-        with pytest.raises(StoreUnavailable):
-            await rebuild(tmp_path, ledger, NOON)
-        assert await rebuild(tmp_path, ledger, NOON) == 600
+    async def test_a_batch_that_fails_is_tried_again_and_charges_nothing_twice(self, tmp_path: Path) -> None:
+        await spooled(tmp_path, "g1", *map(of_the_month, range(600)))
+        ledger, pauses = UnheardLedger({2, 4, 5}), Pauses()
+        assert await rebuild(tmp_path, ledger, NOON, pauses) == 600
+        assert pauses.seconds == [*PAUSES_S[:1], *PAUSES_S[:2]]
+        assert ledger.num_calls == 3 + 3
         assert (await sums(ledger, day="2026-11-10")).requests == 600
+
+    async def test_who_begins_again_after_one_that_was_given_up_charges_nothing_twice(
+        self, tmp_path: Path
+    ) -> None:
+        await spooled(tmp_path, "g1", *map(of_the_month, range(600)))
+        ledger, pauses = UnheardLedger(set(range(2, 3 + len(PAUSES_S)))), Pauses()
+        with pytest.raises(StoreUnavailable):
+            await rebuild(tmp_path, ledger, NOON, pauses)
+        assert pauses.seconds == list(PAUSES_S)
+        assert await rebuild(tmp_path, ledger, NOON, pauses) == 600
+        assert (await sums(ledger, day="2026-11-10")).requests == 600
+
+    async def test_a_tenant_whose_books_are_damaged_holds_nobody_else_up(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Damaged(TroubledLedger):
+            async def settle(self, settlements: Sequence[Settlement]) -> list[Applied]:
+                if any(one.tenant_id == "bad" for one in settlements):
+                    raise CorruptRecord("money of bad")
+                return await super().settle(settlements)
+
+        tenants = ("acme", "bad", "acme")
+        await spooled(
+            tmp_path, "g1", *(a_settlement(number, tenant_id=name) for number, name in enumerate(tenants))
+        )
+        ledger, pauses = Damaged(), Pauses()
+        assert await rebuild(tmp_path, ledger, NOON, pauses) == 2
+        assert (ledger.told, pauses.seconds) == (["r0", "r2"], [])
+        assert "request r1 cannot be settled: money of bad" in caplog.text
 
     async def test_an_empty_redis_is_rebuilt_beside_a_gateway_that_settles(
         self, tmp_path: Path, redis: Redis

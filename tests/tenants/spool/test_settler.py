@@ -13,9 +13,10 @@ from tenants.ledger.usage import Sums
 from tenants.spool.applier import REPEAT_S
 from tenants.spool.folder import read_checkpoint
 from tenants.spool.reading import START
-from tenants.spool.settler import MAX_DELAY_S
+from tenants.spool.settler import MAX_DELAY_S, Settler
 from tenants.store import CorruptRecord
-from tests.builders_spool import SettlerRig, a_settlement, sums, until
+from tests.builders_spool import NOON, SettlerRig, TroubledLedger, a_settlement, a_spool, sums, until
+from tests.builders_tenants import FakeClock
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -93,6 +94,44 @@ async def test_an_outage_that_somebody_else_saw_repeats_too(tmp_path: Path) -> N
     await rig.settler.close(1.0)
 
 
+async def test_an_end_of_an_outage_lets_the_checkpoint_stand_until_it_is_made_up_for(tmp_path: Path) -> None:
+    rig = SettlerRig(tmp_path)
+    await rig.settle(1)
+    rig.settler.note_outage()
+    rig.clock.advance(REPEAT_S)
+    rig.ledger.told.clear()
+    rig.settler.repeat_recent()
+    await rig.settler.save_checkpoint()
+    assert read_checkpoint(rig.spool.folder) == START
+    await rig.drained()
+    assert rig.ledger.told == ["r1"]
+    await rig.settler.close(1.0)
+
+
+async def test_who_closes_before_an_outage_is_made_up_for_leaves_that_to_the_next(tmp_path: Path) -> None:
+    clock = FakeClock(NOON)
+    ledger, spool = TroubledLedger(clock), a_spool(tmp_path, clock=clock)
+    is_waiting = asyncio.Event()
+
+    async def wait_for_ever(seconds: float) -> None:
+        is_waiting.set()
+        await asyncio.Event().wait()
+
+    settler = Settler(spool, ledger, clock, wait_for_ever)
+    settler.start()
+    await settler.settle(a_settlement(1))
+    await settler.drained()
+    clock.advance(REPEAT_S)
+    ledger.is_away = True
+    await settler.settle(a_settlement(2))
+    await is_waiting.wait()
+    settler.repeat_recent()
+    await settler.save_checkpoint()
+    assert read_checkpoint(spool.folder) == START
+    assert await settler.close(0.0) == 1
+    assert read_checkpoint(spool.folder) == START
+
+
 async def test_the_checkpoint_trails_by_a_minute_and_a_clean_end_writes_the_whole(tmp_path: Path) -> None:
     rig = SettlerRig(tmp_path)
     await rig.settle(1)
@@ -130,6 +169,20 @@ async def test_what_the_disk_does_not_take_the_ledger_gets_and_the_disk_later(tm
     await rig.settle(3)
     assert (await sums(rig.ledger)).cost == 6
     await rig.settler.close(1.0)
+
+
+async def test_what_is_too_much_to_keep_for_the_disk_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenants.spool.settler.MAX_UNWRITTEN", 2)
+    rig = SettlerRig(tmp_path)
+    rig.disk.fault = FULL
+    for number in range(5):
+        with pytest.raises(OSError, match="No space left"):
+            await rig.settler.settle(a_settlement(number))
+    assert (rig.settler.num_dropped, rig.settler.num_pending) == (3, 2)
+    assert rig.ledger.told == ["r0", "r1", "r2", "r3", "r4"]
+    await rig.settler.close(0.0)
 
 
 async def test_a_full_disk_holds_nothing_up_that_is_on_it_already(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from pathlib import Path
 from threading import Event
 
@@ -76,6 +77,17 @@ async def test_a_full_disk_is_told_counted_and_leaves_nothing_half_written(tmp_p
     disk.fault = None
     await spool.append(a_settlement(3))
     assert ids(spool.folder) == ["r1", "r3"]
+    await spool.close()
+
+
+async def test_a_file_that_was_removed_takes_nothing(tmp_path: Path) -> None:
+    """It would be gone with the process, and nobody would have been charged."""
+    spool = a_spool(tmp_path)
+    await spool.append(a_settlement(1))
+    shutil.rmtree(spool.folder)
+    with pytest.raises(FileNotFoundError):
+        await spool.append(a_settlement(2))
+    assert (spool.num_lines, spool.num_failed_writes) == (1, 1)
     await spool.close()
 
 
