@@ -132,6 +132,10 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+async def at_once() -> None:
+    """Stands for the moment in which more settlements may come."""
+
+
 class SettlerRig:
     """A settler over a spool, a disk, a ledger and a clock of the test's."""
 
@@ -141,7 +145,7 @@ class SettlerRig:
         self.ledger = TroubledLedger(self.clock)
         self.spool = a_spool(base, "g1", self.clock, self.disk)
         self.pauses = Pauses(then)
-        self.settler = Settler(self.spool, self.ledger, self.clock, self.pauses)
+        self.settler = Settler(self.spool, self.ledger, self.clock, self.pauses, at_once)
         self.settler.start()
 
     async def paused(self, count: int) -> None:

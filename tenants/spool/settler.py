@@ -18,6 +18,8 @@ log = logging.getLogger("headrace.spool")
 
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 1.0
+GATHER_S = 0.025
+"""How long what was settled may wait for more of it: one reading and one call for all."""
 MAX_UNWRITTEN = 10_000
 """Settlements that are kept in memory for a disk that takes nothing."""
 
@@ -35,8 +37,10 @@ class Settler:
         ledger: Ledger,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        gather: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(GATHER_S),
     ) -> None:
         self._spool = spool
+        self._gather = gather
         self._ledger = ledger
         self._clock = clock
         self._sleep = sleep
@@ -144,6 +148,7 @@ class Settler:
     async def _run(self) -> None:
         while True:
             await self._work.wait()
+            await self._gather()
             delay_s = FIRST_DELAY_S
             while self._is_behind:
                 is_written, is_applied = await self._write_again(), await self._apply_some()

@@ -17,7 +17,7 @@ from tenants.spool.line import encode
 from tenants.spool.reading import START, SUFFIX, Position, utc_day
 from tenants.spool.segment import Segment, Sync
 
-COLLECT_S = 0.002
+COLLECT_S = 0.005
 """How long a group of lines waits for more of them: one sync pays for all."""
 
 
