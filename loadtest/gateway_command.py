@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
+from loadtest.figures_table import print_figures
 from loadtest.gateway_bench.answers import MAX_OUTPUT_TOKENS
 from loadtest.progress import Progress
 
@@ -60,7 +61,7 @@ def gateway(as_json: bool, streams: int, output_tokens: int, answers: int, repli
         _end(2, str(error))
     for line in missed_bounds(figures):
         click.echo(line, err=True)
-    _print_table(figures)
+    print_figures((label, f"{figures[key]:,}") for key, label in _LABELS.items())
     if as_json:
         click.echo(json.dumps(figures))
     sys.exit(0 if figures["held"] else 1)
@@ -69,14 +70,3 @@ def gateway(as_json: bool, streams: int, output_tokens: int, answers: int, repli
 def _end(status: int, reason: str) -> NoReturn:
     click.echo(f"headrace bench gateway: {reason}", err=True)
     sys.exit(status)
-
-
-def _print_table(figures: dict[str, Any]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, padding=(0, 1), show_header=False)
-    for key, label in _LABELS.items():
-        table.add_row(label, f"{figures[key]:,}")
-    Console().print(table)

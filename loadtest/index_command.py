@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadtest.figures_table import print_figures
 from loadtest.progress import Progress
 
 if TYPE_CHECKING:
@@ -62,39 +63,14 @@ def index(as_json: bool, **given: Any) -> None:
     except (RedisServerError, IndexUnavailable, RedisError, OSError) as error:
         click.echo(f"headrace bench index: {error}", err=True)
         sys.exit(2)
-    _print_table(figures)
+    print_figures((_LABELS.get(key, key), f"{value}") for key, value in figures.items())
     if as_json:
         click.echo(json.dumps(figures))
     sys.exit(0 if figures["held"] else 1)
 
 
 def _measure(load: IndexLoad) -> dict[str, Any]:
-    import asyncio
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
-
-    from cluster.redis_server import RedisServer
     from loadtest.bench_index import IndexBench
-    from tenants.redis_client import connect
+    from loadtest.own_redis import on_own_redis
 
-    async def run(url: str) -> dict[str, Any]:
-        async with connect(url) as client:
-            return await IndexBench(client, load, Progress().tell).run()
-
-    with TemporaryDirectory(prefix="headrace-") as home:
-        server = RedisServer.start(Path(home), Path(home))
-        try:
-            return asyncio.run(run(server.url))
-        finally:
-            server.stop()
-
-
-def _print_table(figures: dict[str, Any]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, padding=(0, 1), show_header=False)
-    for key, value in figures.items():
-        table.add_row(_LABELS.get(key, key), f"{value}")
-    Console().print(table)
+    return on_own_redis(lambda client, url: IndexBench(client, load, Progress().tell).run())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadtest.figures_table import print_figures
 from loadtest.progress import Progress
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def limiter(as_json: bool, **given: Any) -> None:
         _fail(error)
     except (BrokenProcessPool, BrokenBarrierError):
         _fail(RuntimeError("a process of the bench ended too early"))
-    _print_table(figures)
+    shown = (key for key in figures if key != "missed")  # told on stderr
+    print_figures((_LABELS.get(key, key), f"{figures[key]}") for key in shown)
     if as_json:
         click.echo(json.dumps(figures))
     for bound in figures["missed"]:
@@ -81,34 +83,7 @@ def _fail(error: Exception) -> None:
 
 
 def _measure(load: LimiterLoad) -> dict[str, Any]:
-    import asyncio
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
-
-    from cluster.redis_server import RedisServer
     from loadtest.bench_limiter import LimiterBench
-    from tenants.redis_client import connect
+    from loadtest.own_redis import on_own_redis
 
-    async def run(url: str) -> dict[str, Any]:
-        async with connect(url) as client:
-            return await LimiterBench(client, url, load, Progress().tell).run()
-
-    with TemporaryDirectory(prefix="headrace-") as home:
-        server = RedisServer.start(Path(home), Path(home))
-        try:
-            return asyncio.run(run(server.url))
-        finally:
-            server.stop()
-
-
-def _print_table(figures: dict[str, Any]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, padding=(0, 1), show_header=False)
-    for key, value in figures.items():
-        if key == "missed":
-            continue  # told on stderr
-        table.add_row(_LABELS.get(key, key), f"{value}")
-    Console().print(table)
+    return on_own_redis(lambda client, url: LimiterBench(client, url, load, Progress().tell).run())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadtest.figures_table import print_figures
 from loadtest.progress import Progress
 
 if TYPE_CHECKING:
@@ -61,7 +62,11 @@ def pressure(as_json: bool, **given: Any) -> None:
     figures = {**bench.run(cases), **told, "dtype": parts.dtype}
     for line in (*bench.losses[:_SHOWN_LOSSES], *missed_bounds(figures)):
         click.echo(line, err=True)
-    _print_table(figures)
+    print_figures(
+        (_LABELS.get(key, key.replace("_", " ")), _shown(value))
+        for key, value in figures.items()
+        if key not in _JSON_ONLY
+    )
     if as_json:
         click.echo(json.dumps(figures))
     sys.exit(0 if figures["held"] else 1)
@@ -109,18 +114,6 @@ def _tolerance(parts: BenchParts, is_deterministic: bool) -> Tolerance | None:
     from loadtest.pressure.verdict import TOLERANCE
 
     return None if is_deterministic or parts.source.tape is not None else TOLERANCE[parts.dtype]
-
-
-def _print_table(figures: dict[str, Any]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, padding=(0, 1), show_header=False)
-    for key, value in figures.items():
-        if key not in _JSON_ONLY:
-            table.add_row(_LABELS.get(key, key.replace("_", " ")), _shown(value))
-    Console().print(table)
 
 
 def _shown(value: Any) -> str:
