@@ -9,7 +9,6 @@ are routed by load; each such decision is counted.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from cluster.generation import GenerationRequest
 from cluster.index.prefix_index import IndexUnavailable
 from cluster.index.redis_index import RedisPrefixIndex
 from cluster.reservation import Reservation
+from tenants.bounded import bounded
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Granted, Refused, Standing
 from tenants.ledger.redis_ledger import RedisLedger
@@ -200,7 +200,7 @@ class Admission:
         """One, and two more if Redis forgot the script, which took nothing then."""
         queue = partial(self._queue, ask, lookups)
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with bounded(CALL_TIMEOUT_S):
                 replies = await self._batch.ask(queue)
                 if isinstance(replies[1], NoScriptError):
                     await self._ledger.load()

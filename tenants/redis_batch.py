@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
+from tenants.bounded import bounded
 from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.redis_trouble import unavailable
 
@@ -83,7 +84,7 @@ class RedisBatch:
                     answers.set_exception(error)
 
     async def _execute(self, questions: Sequence[_Question]) -> list[object]:
-        async with asyncio.timeout(self._timeout_s), self._client.pipeline(transaction=False) as pipeline:
+        async with bounded(self._timeout_s), self._client.pipeline(transaction=False) as pipeline:
             for question in questions:
                 pipeline.command_stack += question.commands
             replies: list[object] = await pipeline.execute(raise_on_error=False)

@@ -16,7 +16,7 @@ MAX_CONNECTIONS = 32
 def connect(url: str) -> Redis:
     """A client of `url` (`redis://`, `rediss://` or `unix://`); connects at its first command.
 
-    Callers bound each call by `asyncio.timeout(CALL_TIMEOUT_S)`. Its owner closes it with `aclose()`.
+    Callers bound each call by `bounded(CALL_TIMEOUT_S)`. Its owner closes it with `aclose()`.
     Raises ValueError for a URL of another kind.
     """
     pool = BlockingConnectionPool.from_url(

@@ -16,6 +16,8 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError, RedisError
 
+from tenants.bounded import bounded
+
 Argument = bytes | str | float
 
 
@@ -80,5 +82,5 @@ class Scripts:
 
     async def _try_to_load(self) -> None:
         with suppress(RedisError, OSError, TimeoutError):
-            async with asyncio.timeout(self._load_timeout_s):
+            async with bounded(self._load_timeout_s):
                 await self.load()

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tenants.audit import MAX_ENTRIES, Actor, AuditEntry, position
+from tenants.bounded import bounded
 from tenants.directory import KEY, TENANT, TIER, Edit, Kind, Value
 from tenants.record_layout import (
     AUDIT_KEY,
@@ -212,7 +213,7 @@ class RedisTenantStore(StoreRules):
 async def _bounded(call: Awaitable[Answer], limit_s: float) -> Answer:
     """The call's answer. One deadline covers connecting, waiting for a connection and the answer."""
     try:
-        async with asyncio.timeout(limit_s):
+        async with bounded(limit_s):
             return await call
     except (RedisError, OSError) as error:
         raise unavailable(error, _PLACE) from error

@@ -9,7 +9,6 @@ The root in a key only keeps a root's entries in one slot; the block hash says e
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -33,6 +32,7 @@ from cluster.index.prefix_index import (
     indexed,
 )
 from cluster.link import Abort
+from tenants.bounded import bounded
 from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.redis_script import Argument, Call, Script, Scripts
 
@@ -121,7 +121,7 @@ class RedisPrefixIndex:
     async def _ask(self, calls: Sequence[Call]) -> list[object]:
         """The answers, errors among them: one round trip, and more if Redis did not know a script."""
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with bounded(CALL_TIMEOUT_S):
                 return await self._scripts.run(calls)
         except (RedisError, OSError, TimeoutError) as error:
             raise IndexUnavailable(f"Redis cannot be asked ({type(error).__name__})") from error

@@ -8,7 +8,6 @@ the launcher takes it up, encrypted with a key from the root secret, which gatew
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hmac
 import logging
@@ -24,6 +23,7 @@ from redis.exceptions import RedisError
 
 from cluster.golden import GoldenPrompt
 from cluster.rollout.rollout import Order, Rollout
+from tenants.bounded import bounded
 from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.store import Conflict, CorruptRecord, NotFound, StoreUnavailable
 
@@ -78,7 +78,7 @@ class RedisRollouts:
         sealed = self._seal.encrypt(_PROMPTS.dump_json(tuple(golden), exclude_none=True)) if golden else b""
         row = msgspec.json.encode(_Row(rollout, sealed))
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with bounded(CALL_TIMEOUT_S):
                 if await self._client.set(self._keys.current, row, nx=True, ex=_TTL_S):
                     return
                 current: bytes | None = await self._client.get(self._keys.current)  # type: ignore[assignment]
@@ -96,7 +96,7 @@ class RedisRollouts:
 
     async def list_all(self) -> list[Rollout]:
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S), self._client.pipeline() as pipeline:
+            async with bounded(CALL_TIMEOUT_S), self._client.pipeline() as pipeline:
                 pipeline.get(self._keys.current)
                 pipeline.lrange(self._keys.ended, 0, -1)
                 current, ended = await pipeline.execute()
@@ -107,7 +107,7 @@ class RedisRollouts:
     async def serving_model(self) -> str | None:
         """The model that serves, as `--model` names it; None if that is not known, or Redis is away."""
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with bounded(CALL_TIMEOUT_S):
                 model: bytes | None = await self._client.get(self._keys.serving)  # type: ignore[assignment]
             return None if model is None else model.decode()
         except (RedisError, OSError, UnicodeDecodeError):

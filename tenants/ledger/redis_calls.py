@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -10,6 +9,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
+from tenants.bounded import bounded
 from tenants.ledger.ledger import LEASE_S
 from tenants.ledger.redis_messages import Message, pack
 from tenants.ledger.windows import to_us
@@ -63,7 +63,7 @@ class LedgerScripts:
     async def load(self) -> None:
         """Raises `StoreUnavailable`."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with bounded(self._timeout_s):
                 await self._scripts.load()
         except (RedisError, OSError) as error:
             raise unavailable(error, "") from error
@@ -73,7 +73,7 @@ class LedgerScripts:
         answers: list[object] = []
         for first in range(0, len(calls), CALLS_A_PIPELINE):
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with bounded(self._timeout_s):
                     answers += await self._scripts.run(calls[first : first + CALLS_A_PIPELINE])
             except (RedisError, OSError) as error:
                 raise unavailable(error, "") from error

@@ -14,7 +14,6 @@ Layout; all of it has a TTL, which the same script sets. `<who>` is a key's id, 
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,6 +21,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
+from tenants.bounded import bounded
 from tenants.ledger import redis_messages as messages
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.decision import after, decide
@@ -151,7 +151,7 @@ class RedisLedger:
     async def _usage_of(self, tenant_id: str, days: Sequence[int]) -> list[UsageRow]:
         keys = [f"{prefix_of(tenant_id)}usage:{day_name(day)}" for day in days]
         try:
-            async with asyncio.timeout(self._timeout_s), self._client.pipeline(transaction=False) as pipeline:
+            async with bounded(self._timeout_s), self._client.pipeline(transaction=False) as pipeline:
                 for key in keys:
                     pipeline.hgetall(key)
                 replies: list[dict[bytes, bytes]] = await pipeline.execute()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from tenants.bounded import bounded
 from tenants.offline.fleet import GATEWAY_TTL_S, Beat
 from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.redis_script import Call, Script, Scripts
@@ -36,7 +36,7 @@ class RedisFleet:
         now = "" if self._clock is None else round(self._clock() * 1000)
         args = (gateway_id, round(GATEWAY_TTL_S * 1000), now)
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with bounded(CALL_TIMEOUT_S):
                 (reply,) = await self._scripts.run([Call(self._beat, (GATEWAYS_KEY, EPOCH_KEY), args)])
             if isinstance(reply, RedisError):
                 raise reply
@@ -49,7 +49,7 @@ class RedisFleet:
 
     async def leave(self, gateway_id: str) -> None:
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with bounded(CALL_TIMEOUT_S):
                 await self._client.zrem(GATEWAYS_KEY, gateway_id)
         except (RedisError, OSError) as error:
             raise unavailable(error, _PLACE) from error

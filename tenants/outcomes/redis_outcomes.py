@@ -9,11 +9,10 @@ A lease is the record's time to live. The scripts take the time from Redis.
 
 from __future__ import annotations
 
-import asyncio
-
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from tenants.bounded import bounded
 from tenants.outcomes.outcome import (
     KEEP_S,
     LEASE_S,
@@ -67,7 +66,7 @@ class RedisOutcomes:
 
     async def _run(self, script: Script, keys: tuple[str, ...], *args: Argument) -> object:
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
+            async with bounded(CALL_TIMEOUT_S):
                 (answer,) = await self._scripts.run([Call(script, keys, args)])
         except (RedisError, OSError) as error:
             raise unavailable(error, keys[0]) from error
