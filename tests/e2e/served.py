@@ -32,6 +32,18 @@ def until(condition: Callable[[], bool], within_s: float = 30, still: Callable[[
     return time.monotonic() - begun
 
 
+def answered(send: Callable[[], httpx.Response], within_s: float = 10) -> httpx.Response:
+    """The first answer but 503, as SDKs ask again: on a busy machine the record may answer too late."""
+    answers: list[httpx.Response] = []
+
+    def is_answered() -> bool:
+        answers.append(send())
+        return answers[-1].status_code != 503
+
+    until(is_answered, within_s)
+    return answers[-1]
+
+
 def serve_process(state_dir: Path, port: int, *arguments: str) -> subprocess.Popen[str]:
     """`headrace serve` with its output in a pipe, in a process group of its own."""
     command = [sys.executable, "headrace.py", "serve", "--port", str(port), "--state-dir", str(state_dir)]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import ENDLESS, LONG
-from tests.e2e.served import Served, until
+from tests.e2e.served import Served, answered, until
 
 WITHIN_S = 1.0
 """Every change is in force on all gateways."""
@@ -29,12 +29,8 @@ class Shop:
         self.served = served
         self.tenant_id = f"t-{uuid4().hex[:12]}"
         self.operator = served.http(served.admin_key)
-        self.operator.post(
-            "/admin/v1/tenants",
-            json={"tenant_id": self.tenant_id, "tier": "unlimited", "overrides": overrides},
-        ).raise_for_status()
-        made = self.operator.post("/admin/v1/keys", json={"tenant_id": self.tenant_id}).raise_for_status()
-        self.key = made.json()["key"]
+        self.administer("POST", "tenants", tenant_id=self.tenant_id, tier="unlimited", overrides=overrides)
+        self.key = self.administer("POST", "keys", tenant_id=self.tenant_id)["key"]
         gateways = served.members("gateway").values()
         self.urls = [f"http://{target['labels']['direct_address']}" for target in gateways]
         self._in_turn = cycle(self.urls)
@@ -42,13 +38,19 @@ class Shop:
     def close(self) -> None:
         self.operator.close()
 
+    def administer(self, method: str, path: str, **fields: Any) -> dict[str, Any]:
+        answer = answered(lambda: self.operator.request(method, f"/admin/v1/{path}", json=fields))
+        changed: dict[str, Any] = answer.raise_for_status().json()
+        return changed
+
     def change(self, **fields: Any) -> None:
-        self.operator.patch(f"/admin/v1/tenants/{self.tenant_id}", json=fields).raise_for_status()
+        self.administer("PATCH", f"tenants/{self.tenant_id}", **fields)
 
     def ask(self, prompt: str = "x", max_tokens: int = 3, **fields: Any) -> httpx.Response:
         body = {"model": "tape", "prompt": prompt, "max_tokens": max_tokens} | fields
         headers = {"Authorization": f"Bearer {self.key}"}
-        return httpx.post(f"{next(self._in_turn)}/v1/completions", json=body, headers=headers, timeout=60)
+        url = f"{next(self._in_turn)}/v1/completions"
+        return answered(lambda: httpx.post(url, json=body, headers=headers, timeout=60))
 
     def ask_all_at_once(self, count: int, **fields: Any) -> list[httpx.Response]:
         with ThreadPoolExecutor(32) as pool:
@@ -134,10 +136,9 @@ class TestBudgets:
         assert answer.json()["usage"]["completion_tokens"] == 40 - len(LONG)
         until(lambda: shop.usage().get("cost") == 40, WITHIN_S, shop.usage)
         assert shop.ask(LONG).status_code == 402
-        path = f"/admin/v1/limits/{shop.tenant_id}"
-        shop.operator.post(f"{path}/top-up", json={"amount": 20, "window": "day"}).raise_for_status()
+        shop.administer("POST", f"limits/{shop.tenant_id}/top-up", amount=20, window="day")
         assert shop.ask(LONG).status_code == 200
-        shop.operator.post(f"{path}/reset", json={"window": "day"}).raise_for_status()
+        shop.administer("POST", f"limits/{shop.tenant_id}/reset", window="day")
         assert shop.ask(LONG, max_tokens=30).status_code == 200
 
     @with_overrides(input_price=PRICE, output_price=PRICE)
