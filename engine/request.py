@@ -55,6 +55,13 @@ class TokenLogprobs(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """(token id, logprob), the likeliest first; of equal ones the lower id first."""
 
 
+class Flow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Whose a request is: requests of one flow share what is its by weight."""
+
+    flow_id: str = ""
+    weight: int = 1
+
+
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One request for tokens.
 
@@ -63,7 +70,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     requests share, and `hash_root` is the public root. `output_token_ids` were generated before
     (resumption): the engine prefills them, and neither emits nor counts them again, but they count
     towards `max_tokens`.
-    `priority`: lower is served first; the policy object decides what it means.
+    `priority`: lower is served first; the policy object decides what it and the `flow` mean.
 
     `n` answers are made to the one prompt: siblings `sibling`, `sibling` + 1, …, each with its own
     outputs and finish. The prompt is computed once. With `output_token_ids`, `n` is 1.
@@ -80,6 +87,9 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     sibling: int = 0
     n: int = 1
     priority: int = 0
+    flow: Flow = Flow()
+    num_uncached_tokens: int = 0
+    """To prefill, as the sender thinks and counts against its credit."""
     is_suspect: bool = False
     """It lost a replica, and may be why; the scheduler does not ask (`cluster/probation.py`)."""
 
