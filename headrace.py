@@ -24,6 +24,9 @@ COMMANDS = {
     "rollout": Entry(
         "cluster.rollout.command:rollout", "Replace the replicas of a running cluster by a new version."
     ),
+    "status": Entry(
+        "cluster.admin_cli.status_command:status", "Replicas by state, demand, capacity, cold start."
+    ),
     "tier": Entry("cluster.admin_cli.tier_command:tier", "Tiers: rates, budgets, prices."),
     "tenant": Entry("cluster.admin_cli.tenant_command:tenant", "Tenants: who is served, on which terms."),
     "key": Entry("cluster.admin_cli.key_command:key", "Keys: make, change, rotate, end."),

@@ -10,6 +10,7 @@ from typing import Protocol
 from cluster.reservation import Reservation
 from tenants.ledger.ask import Ask
 from tenants.ledger.grant import Granted
+from tenants.ledger.reservation import Held
 from tenants.ledger.settlement import Progress, Settlement
 
 log = logging.getLogger("headrace.gateway")
@@ -18,9 +19,11 @@ NOTHING_WAS_TAKEN = Granted(max_tokens=0, reserved_cost=0)
 
 
 class Leases(Protocol):
-    def add(self, request_id: str, progress: Callable[[], Progress]) -> None: ...
+    def add(self, held: Held, progress: Callable[[], Progress]) -> None: ...
 
     def remove(self, request_id: str) -> None: ...
+
+    async def reopen(self) -> None: ...
 
 
 class Settles(Protocol):
@@ -46,7 +49,7 @@ class Books:
 
     def open(self, ask: Ask, granted: Granted) -> Reservation:
         reservation = Reservation(ask, granted, self, self._wall_clock)
-        self._leases.add(ask.request_id, reservation.progress)
+        self._leases.add(Held(ask, granted.reserved_cost), reservation.progress)
         return reservation
 
     def give_back(self, ask: Ask) -> None:
@@ -59,6 +62,16 @@ class Books:
         task = asyncio.ensure_future(self._book(settlement))
         self._booking.add(task)
         task.add_done_callback(self._booking.discard)
+
+    async def reopen(self) -> None:
+        """Reserves again what runs, in a record that may have forgotten it; what has ended is on disk then.
+
+        So who reads the spools after it knows all that was granted here. Raises `StoreUnavailable`.
+        """
+        ending = list(self._booking)
+        await self._leases.reopen()
+        if ending:
+            await asyncio.wait(ending)
 
     async def close(self) -> None:
         """Returns once all that was settled is on disk."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from cluster.admission import Admitted, Lookup
-from cluster.api.errors import no_capacity
+from cluster.api.errors import ApiError, no_capacity
+from cluster.autoscaling.demand import DemandMeter
 from cluster.cluster_generation import ClusterGeneration, Observer
 from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest
@@ -22,6 +23,7 @@ from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
 from cluster.routed_request import RoutedRequest
 from cluster.running import Running
 from cluster.sibling_text import SiblingText
+from tenants.service_tokens import service_tokens
 from tenants.tenant import cache_salt
 
 LONG_PROMPT_TOKENS = 4096
@@ -46,6 +48,7 @@ class ClusterGenerator:
         observer: Observer,
         running: Running,
         public: PublicPrefixes = NO_PREFIXES,
+        demand: DemandMeter | None = None,
     ) -> None:
         self._links = links
         self._dispatcher = dispatcher
@@ -56,6 +59,7 @@ class ClusterGenerator:
         self._observer = observer
         self._running = running
         self._public = public
+        self._demand = demand or DemandMeter()
         self.is_admitting = True
 
     def stop_admitting(self) -> None:
@@ -74,6 +78,8 @@ class ClusterGenerator:
             await asyncio.get_running_loop().run_in_executor(self._hasher, chains.prepare, hellos)
         reservation, claims = await self._admission.admit(request, _lookups(chains, hellos))
         run = self._running.entered(request.account.tenant)
+        input_tokens, max_output = _input_tokens(request, claims, hellos), request.n * reservation.max_tokens
+        self._demand.arrived(input_tokens, max_output)
         try:
             routed = RoutedRequest(_within(request, reservation.max_tokens), chains, claims)
             inbox = await self._dispatcher.submit(routed, n=request.n)
@@ -81,10 +87,20 @@ class ClusterGenerator:
             return ClusterGeneration(
                 self._links, self._dispatcher, routed, inbox, texts, self._observer, reservation, run
             )
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ApiError) and error.status == 503:
+                self._demand.shed(input_tokens, max_output)
             reservation.settle("unserved")
             run.leave()
             raise
+
+
+def _input_tokens(request: GenerationRequest, claims: Mapping[int, int], hellos: Sequence[Hello]) -> float:
+    """In tokens of service, cached as at the replica that has most of it."""
+    num_prompt_tokens = len(request.prompt_token_ids)
+    cached = (hello.block_size * claims.get(hello.incarnation, 0) for hello in hellos)
+    num_cached = min(max(cached, default=0), num_prompt_tokens - 1)
+    return service_tokens(num_prompt_tokens - num_cached, num_cached)
 
 
 def _within(request: GenerationRequest, max_tokens: int) -> GenerationRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from msgspec.structs import replace
@@ -19,10 +19,13 @@ from cluster.routed_prefixes import RoutedPrefixes
 from cluster.routed_request import RoutedRequest
 from cluster.routing import Prompt, ReplicaLoad, RoutingPolicy
 from cluster.token_inbox import TokenInbox
-from engine.request import Request
+from engine.request import Flow, Request
+from tenants.terms import ServiceClass
 
 log = logging.getLogger("headrace.gateway")
 
+PRIORITY: Mapping[ServiceClass, int] = {"interactive": 0, "batch": 1}
+"""A class as the engine knows it."""
 OCCUPIED_PAUSE_S = 0.05
 """Until a suspect asks again: about as long as another one needs for a token."""
 
@@ -188,6 +191,7 @@ class Dispatcher:
         request.hash_root = request.hash_root or hello.hash_root
         chain = request.chains.of(hello)
         attempt = request.attempts.begin(replica_id)
+        account = request.asked.account
         return Request(
             is_suspect=request.attempts.is_suspect,
             request_id=f"{request.asked.request_id}-{attempt}",
@@ -200,6 +204,8 @@ class Dispatcher:
             attempt=attempt,
             sibling=sibling,
             n=n,
+            priority=PRIORITY[account.terms.service_class],
+            flow=Flow(account.tenant.tenant_id, account.terms.weight),
         )
 
 

@@ -14,10 +14,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 
+from cluster.admission_windows import RAMP_S, AdmissionWindows
+from cluster.early_aborts import EarlyAborts
+from cluster.gateway_accounts import GatewayAccounts, News
 from cluster.gateway_streams import GatewayStreams
-from cluster.link import LEAVING, OCCUPIED, Abort, Hello, NotReached, StepMessage, SubmitReply, encode
-from cluster.request_owners import RequestOwners
-from engine.block_pool import IntegrityError
+from cluster.integrity_watch import IntegrityWatch
+from cluster.link import LEAVING, OCCUPIED, Abort, Hello, NotReached, Report, StepMessage, SubmitReply, encode
 from engine.core import MAX_FAILED_STEPS, EngineCore
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput
@@ -26,14 +28,11 @@ from engine.watchdog import Watchdog
 
 log = logging.getLogger("headrace.engine")
 
-ABORT_MEMORY_S = 10.0
-"""How long an abort that came before its submit is remembered."""
 WATCH_EVERY_S = 0.5
 WATCHDOG_S = 5.0
 FLUSH_GRACE_S = 0.25
 """What was made before the end still leaves in this time."""
 IDLE_CHECK_S = 1.0
-INTEGRITY_EVERY_S = 10.0
 
 
 class EngineDead(RuntimeError):
@@ -41,7 +40,7 @@ class EngineDead(RuntimeError):
 
 
 class EngineHost:
-    """Owns the engine thread and its mailbox; `RequestOwners` knows whose each live request is.
+    """Owns the engine thread and its mailbox; `GatewayAccounts` knows whose each request is, and its window.
 
     `on_step(outputs, seconds, executor_seconds)` is called in the engine thread after every step, for
     metrics. `on_fatal` is called once, on the event loop, when the engine thread failed or stood
@@ -58,18 +57,25 @@ class EngineHost:
         on_integrity_error: Callable[[], None] = lambda: None,
         on_fatal: Callable[[BaseException], None] = lambda error: None,
         watchdog_s: float = WATCHDOG_S,
+        ramp_s: float = RAMP_S,
     ) -> None:
         self._core = core
         self._clock = clock
         self._on_step = on_step
-        self._on_integrity_error = on_integrity_error
         self._on_fatal = on_fatal
         self._mailbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._owners = RequestOwners()
+        self._accounts = GatewayAccounts(
+            AdmissionWindows(hello.max_num_batched_tokens, hello.max_num_seqs, ramp_s)
+        )
         self._suspects: set[str] = set()
         """At most one, of any gateway, until its first output: if this replica dies, too, that was it."""
-        self._aborted_early: dict[str, float] = {}
-        self._streams = GatewayStreams(encode(hello), lambda: self._message(()), self._drop_gateway)
+        self._aborted_early = EarlyAborts()
+        self._streams = GatewayStreams(
+            encode(hello),
+            self._heartbeat,
+            on_attach=partial(self._post, self._open_gateway),
+            on_break=partial(self._post, self._close_gateway),
+        )
         self._counters = core.counters()
         self._is_count_due = False
         self._running: Future[None] = Future()
@@ -78,7 +84,7 @@ class EngineHost:
         self._dead_because: str | None = None
         self._is_leaving = False
         self._has_taken_last = False
-        self._last_integrity_check = clock()
+        self._integrity = IntegrityWatch(core.check_integrity, on_integrity_error, clock())
 
     # --- the event loop's side -------------------------------------------------------------
 
@@ -102,7 +108,7 @@ class EngineHost:
         """Refuses all submits from now on and tells every gateway at once; what runs goes on."""
         self._is_leaving = True
         self._mailbox.put(self._take_last)
-        self._streams.put_to_all(self._message(()))
+        self._streams.beat()
 
     @property
     def has_finished(self) -> bool:
@@ -110,7 +116,7 @@ class EngineHost:
 
         They close their streams then.
         """
-        return self._has_taken_last and not self._owners and not len(self._streams)
+        return self._has_taken_last and not self._accounts.num_live and not len(self._streams)
 
     def check(self) -> None:
         if self._dead_because is not None:
@@ -123,7 +129,7 @@ class EngineHost:
         if self._running.done() or self._dead_because is not None:
             return
         now = self._clock()
-        has_work = bool(self._owners) or not self._mailbox.empty()
+        has_work = bool(self._accounts.num_live) or not self._mailbox.empty()
         self._watchdog.observe(self._counters, has_work=has_work, now=now)
         if self._watchdog.is_stalled(now):
             reason = self._watchdog.explain(self._counters, step_begun=self._step_begun, now=now)
@@ -163,11 +169,14 @@ class EngineHost:
             if self._suspects:
                 return SubmitReply(accepted=False, code=OCCUPIED)
             self._suspects.add(request.request_id)
-        self._mailbox.put(partial(self._add, gateway_id, request, self._clock()))
+        self._post(self._add, gateway_id, request, self._clock())
         return SubmitReply(accepted=True)
 
     def abort(self, aborts: Iterable[Abort]) -> None:
-        self._mailbox.put(partial(self._abort, tuple(aborts)))
+        self._post(self._abort, tuple(aborts))
+
+    def report(self, gateway_id: str, report: Report) -> None:
+        self._post(self._accounts.report, gateway_id, report.backlogs)
 
     def attach(self, gateway_id: str) -> AsyncIterator[bytes]:
         """The gateway's stream: hello, then a message a step, and one each `HEARTBEAT_S` of silence.
@@ -176,8 +185,11 @@ class EngineHost:
         """
         return self._streams.attach(gateway_id)
 
-    def _drop_gateway(self, gateway_id: str) -> None:
-        self._mailbox.put(partial(self._abort_gateway, gateway_id))
+    def _post(self, call: Callable[..., None], *args: object) -> None:
+        self._mailbox.put(partial(call, *args))
+
+    def _heartbeat(self, gateway_id: str) -> bytes:
+        return self._message(News((), self._accounts.told(gateway_id)))
 
     # --- the engine thread's side ----------------------------------------------------------
 
@@ -200,7 +212,8 @@ class EngineHost:
             except queue.Empty:
                 if self._core.has_work():
                     return True
-                self._check_integrity()
+                self._deliver(())  # windows move with time, too
+                self._integrity.look(self._clock())
                 continue
             if call is None:
                 return False
@@ -220,28 +233,23 @@ class EngineHost:
     def _deliver(self, outputs: Sequence[RequestOutput]) -> None:
         for output in outputs:
             self._suspects.discard(output.request_id)
-        for gateway_id, rows in self._owners.sort(outputs).items():
-            message = self._message(tuple(rows))
-            self._loop.call_soon_threadsafe(self._streams.put, gateway_id, message)
+        for gateway_id, news in self._accounts.news(outputs, self._clock()).items():
+            self._loop.call_soon_threadsafe(self._streams.put, gateway_id, self._message(news))
 
-    def _message(self, outputs: tuple[RequestOutput, ...]) -> bytes:
-        return encode(StepMessage(outputs=outputs, counters=self._counters, is_leaving=self._is_leaving))
+    def _message(self, news: News) -> bytes:
+        return encode(StepMessage(news.outputs, self._counters, news.window, self._is_leaving, news.served))
 
     def _take_last(self) -> None:
         self._has_taken_last = True
 
     def _add(self, gateway_id: str, request: Request, arrival_s: float) -> None:
-        now = self._clock()
-        self._aborted_early = {
-            key: at for key, at in self._aborted_early.items() if now - at < ABORT_MEMORY_S
-        }
-        if request.request_id in self._aborted_early:
+        if self._aborted_early.has(request.request_id, self._clock()):
             self._suspects.discard(request.request_id)
             return
-        if request.request_id in self._owners:
+        if request.request_id in self._accounts:
             log.warning("a live request's id came again and was dropped")
             return
-        self._owners.add(request, gateway_id)
+        self._accounts.add(gateway_id, request)
         try:
             self._core.add(request, arrival_s)
         except RequestRefused as refusal:
@@ -251,10 +259,10 @@ class EngineHost:
     def _abort(self, aborts: Iterable[Abort]) -> None:
         outputs: list[RequestOutput] = []
         for abort in aborts:
-            if abort.request_id in self._owners:
+            if abort.request_id in self._accounts:
                 outputs += self._core.abort(abort.request_id, abort.sibling)
             elif abort.sibling is None:
-                self._aborted_early[abort.request_id] = self._clock()
+                self._aborted_early.note(abort.request_id, self._clock())
         self._count()
         self._deliver(outputs)
 
@@ -262,19 +270,14 @@ class EngineHost:
         self._counters = self._core.counters()
         self._is_count_due = False
 
-    def _abort_gateway(self, gateway_id: str) -> None:
-        self._abort([Abort(request_id) for request_id in self._owners.requests_of(gateway_id)])
+    def _open_gateway(self, gateway_id: str) -> None:
+        self._close_gateway(gateway_id)
+        self._accounts.open(gateway_id, self._clock())
+        self._deliver(())
 
-    def _check_integrity(self) -> None:
-        now = self._clock()
-        if now - self._last_integrity_check < INTEGRITY_EVERY_S:
-            return
-        self._last_integrity_check = now
-        try:
-            self._core.check_integrity()
-        except IntegrityError:
-            log.exception("an invariant of the engine does not hold")
-            self._on_integrity_error()
+    def _close_gateway(self, gateway_id: str) -> None:
+        self._accounts.close(gateway_id)
+        self._abort([Abort(request_id) for request_id in self._accounts.requests_of(gateway_id)])
 
 
 def _refused(request: Request, refusal: RequestRefused) -> list[RequestOutput]:

@@ -1,18 +1,20 @@
-"""A replica's own metrics, `headrace_engine_*`, on a loopback port of its own.
+"""A replica's own metrics, `headrace_engine_*`, on a loopback port of its own; and what its start took.
 
 Request latencies are not here: they are observed once, in the gateway. No label but the prefix
-cache's few reasons and the index's three states: Prometheus adds which replica it was from the
-targets' labels.
+cache's few reasons, the index's three states and the stages of a start: Prometheus adds which replica
+it was from the targets' labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     start_http_server,
@@ -69,15 +71,16 @@ _COUNTERS = {
 class EngineMetrics:
     """Owns the replica's registry. `observe_step` is called by the engine thread only.
 
-    `counters` gives the engine's figures as of the last step, `index` those of the index feed. A replica
-    whose engine failed or stands still is not seen here, for it ends its process: the gateways count the
-    links that they lost.
+    `counters` gives the engine's figures as of the last step, `index` those of the index feed,
+    `start_seconds` holds what each stage of the start took. A replica whose engine failed or stands still is
+    not seen here, for it ends its process: the gateways count the links that they lost.
     """
 
     def __init__(
         self,
         counters: Callable[[], EngineCounters],
         index: Callable[[], IndexFigures] = IndexFigures,
+        start_seconds: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series for nothing
         self.registry = CollectorRegistry()
@@ -94,6 +97,14 @@ class EngineMetrics:
         )
         self._tokens = self._counter("generation_tokens", "Tokens generated")
         self.integrity_errors = self._counter("integrity_errors", "Broken invariants found while idle")
+        start = Gauge(
+            "headrace_replica_start_seconds",
+            "What each stage of this replica's start took; import: from the start of its process",
+            ("stage",),
+            registry=self.registry,
+        )
+        for stage, seconds in start_seconds.items():
+            start.labels(stage).set(seconds)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"headrace_engine_{name}", text, registry=self.registry)

@@ -24,6 +24,10 @@ from ray import serve
 from cluster.admission import Admission, Who
 from cluster.api.app import build_app
 from cluster.api.services import Services
+from cluster.autoscaling.demand import GatewayDemand
+from cluster.autoscaling.metrics import ScalingCollector
+from cluster.autoscaling.store import RedisStatus
+from cluster.autoscaling.teller import DemandTeller
 from cluster.cluster_generator import ClusterGenerator
 from cluster.dispatcher import Dispatcher
 from cluster.edge import READINESS
@@ -64,6 +68,7 @@ class Gateway:
     async def __init__(self, spec_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         spec = ClusterSpec.from_json(spec_json)
         set_up_logging(spec.settings.log_level)
+        self._may_be_empty = spec.settings.fewest_replicas == 0  # the first request starts a replica
         self._gateway_id = secrets.token_hex(8)
         self._telemetry = Telemetry(lambda: self._links.states())
         self._redis = connect(spec.redis_url)
@@ -83,6 +88,9 @@ class Gateway:
             self._redis, spec.settings, self._gateway_id, secret, self._telemetry.tenants
         )
         self._record.register(self._telemetry.registry)
+        self._status = RedisStatus(self._redis, spec.cluster_id)
+        self._scaling = DemandTeller(self._status, self._gateway_id, self._demand, time.monotonic)
+        self._telemetry.registry.register(ScalingCollector(lambda: self._scaling.latest))
         self._services = await self._build_services(spec, secret)
         self._pools = ReplicaPools(
             deployed_pools,
@@ -90,6 +98,7 @@ class Gateway:
             self._links.set_replicas,
         )
         self._following = asyncio.ensure_future(self._pools.follow())
+        self._telling = asyncio.ensure_future(self._scaling.run())
         self._record.start()
         on_sigterm(asyncio.get_running_loop(), partial(self._leave, spec.settings.drain_limit_s))
         self._announcing = asyncio.ensure_future(self._announce(spec))
@@ -116,7 +125,9 @@ class Gateway:
             ),
             store=record.store,
             ledger=record.ledger,
+            adjust=record.adjust,
             rollouts=rollouts,
+            status=self._status,
             outcomes=GuardedOutcomes(RedisOutcomes(self._redis), record.standby.health),
             secret=secret,
             tokenizer=tokenizer,
@@ -165,6 +176,7 @@ class Gateway:
             telemetry,
             record.running,
             PublicPrefixes(spec.public_prefixes),
+            telemetry.demand,
         )
 
     async def _leave_aborts(self, incarnation: int, aborts: tuple[Abort, ...]) -> None:
@@ -182,8 +194,12 @@ class Gateway:
             {"process": "gateway", "gateway": self._gateway_id, "direct_address": f"127.0.0.1:{ports[0]}"},
         )
 
+    def _demand(self) -> GatewayDemand:
+        return self._telemetry.demand.row(time.monotonic(), 0, 0, self._links.states())
+
     def _is_ready(self) -> bool:
-        return READINESS.is_ready and self._generator.is_admitting and bool(self._links.candidates())
+        can_serve = self._may_be_empty or bool(self._links.candidates())
+        return READINESS.is_ready and self._generator.is_admitting and can_serve
 
     async def _leave(self, limit_s: float) -> None:
         """Nothing new comes once the proxy has seen that this is not ready; until then it is served."""

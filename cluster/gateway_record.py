@@ -19,10 +19,12 @@ from cluster.running import Running
 from cluster.settings import SPOOLS, ServeSettings
 from cluster.tenant_metrics import TenantMetrics
 from tenants.breaker import PROBE_EVERY_S
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ledger import RENEW_EVERY_S
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.ledger.settlement import Settlement
 from tenants.offline.redis_fleet import RedisFleet
+from tenants.offline.reopening import all_reopened
 from tenants.offline.standby import Means, Standby
 from tenants.reseed import Reseeder
 from tenants.snapshot_file import FILE_NAME, SnapshotKeeper
@@ -67,12 +69,14 @@ class GatewayRecord:
         self._keeper = SnapshotKeeper(self.store, settings.state_dir, time.time)
         self._spools = spools
         self._spend = SpendKeeper(self.store, settings.state_dir, self._rebuild)
-        reseeder = Reseeder(self.store, settings.state_dir / FILE_NAME, secret, self._rebuild)
+        reseeder = Reseeder(self.store, settings.state_dir / FILE_NAME, secret, self._refill)
+        self._fleet = RedisFleet(client)
         means = Means(
             gateway_id=gateway_id,
             ledger=self.ledger,
-            fleet=RedisFleet(client),
+            fleet=self._fleet,
             settle=self._settler.settle,
+            reopen=self._reopen,
             reseed=reseeder.reseed,
             clock=time.monotonic,
             wall_clock=time.time,
@@ -114,6 +118,10 @@ class GatewayRecord:
             await self._settler.close(LAST_SETTLEMENTS_S)
             self._keeper.close()
 
+    async def adjust(self, adjustment: Adjustment) -> None:
+        """As `Settler.adjust`."""
+        await self._settler.adjust(adjustment)
+
     def register(self, registry: CollectorRegistry) -> None:
         registry.register(RecordMetrics(self._numbers))
 
@@ -149,6 +157,14 @@ class GatewayRecord:
 
     async def _keep_spend(self) -> None:
         await self._looks.look(self._spend.keep_up)
+
+    async def _reopen(self) -> None:
+        await self.books.reopen()
+
+    async def _refill(self) -> None:
+        """What ended before its gateway told what runs is in a spool: so these are read last."""
+        await all_reopened(self._fleet, self.standby.num_gateways)
+        await self._rebuild()
 
     async def _rebuild(self) -> int:
         return await rebuild(self._spools, self.ledger, time.time())

@@ -11,14 +11,21 @@ from cluster.link import HEARTBEAT_S
 class GatewayStreams:
     """Owns the outboxes, one a gateway. Lives on the event loop.
 
-    `hello` begins each stream, `heartbeat()` is sent after `HEARTBEAT_S` of silence. `on_break(gateway_id)`
-    is called when a gateway's stream has ended and before each new one: whatever runs for it then, nobody
-    waits for.
+    `hello` begins each stream, `heartbeat(gateway_id)` is sent after `HEARTBEAT_S` of silence. `on_attach` is
+    called before a stream begins, the first one of a gateway or a new one, `on_break` when a gateway's has
+    ended: whatever ran for it before, nobody waits for.
     """
 
-    def __init__(self, hello: bytes, heartbeat: Callable[[], bytes], on_break: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        hello: bytes,
+        heartbeat: Callable[[str], bytes],
+        on_attach: Callable[[str], None],
+        on_break: Callable[[str], None],
+    ) -> None:
         self._hello = hello
         self._heartbeat = heartbeat
+        self._on_attach = on_attach
         self._on_break = on_break
         self._outboxes: dict[str, Outbox] = {}
 
@@ -35,14 +42,14 @@ class GatewayStreams:
         self._outboxes[gateway_id] = outbox
         if previous is not None:
             previous.close()
-        self._on_break(gateway_id)
+        self._on_attach(gateway_id)
         try:
             yield self._hello
             while True:
                 try:
                     message = await outbox.get(HEARTBEAT_S)
                 except TimeoutError:
-                    message = self._heartbeat()
+                    message = self._heartbeat(gateway_id)
                 if message is None:
                     return
                 yield message
@@ -55,9 +62,10 @@ class GatewayStreams:
         if outbox is not None:
             outbox.put(message)
 
-    def put_to_all(self, message: bytes) -> None:
-        for outbox in self._outboxes.values():
-            outbox.put(message)
+    def beat(self) -> None:
+        """A heartbeat for every gateway, now."""
+        for gateway_id, outbox in self._outboxes.items():
+            outbox.put(self._heartbeat(gateway_id))
 
     def close(self) -> None:
         """Ends every stream once its reader has what was put before."""

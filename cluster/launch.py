@@ -18,6 +18,9 @@ from types import FrameType
 
 from rich.console import Console
 
+from cluster.autoscaling.cold_start import LOADING
+from cluster.autoscaling.opening import open_scaling
+from cluster.autoscaling.runner import ScalingRunner
 from cluster.golden import GoldenPrompt
 from cluster.greeting import front_address, greet
 from cluster.output import own_console, send_output_to, waiting_for
@@ -43,7 +46,7 @@ from cluster.serve_command import SETTINGS_VARIABLE
 from cluster.settings import ServeSettings, root_secret
 from cluster.spec import ClusterSpec, EnginePlan
 from cluster.stages import Stages, StartError
-from cluster.start_reports import StartReports
+from cluster.start_reports import StageReport, StartReports
 from cluster.start_watch import StartWatch, answers
 from cluster.supervisor import ASKS_TO_STOP, adopt_orphans, sweep_descendants
 from engine.loading.source import ModelSource
@@ -69,7 +72,7 @@ class Launcher:
         self._ray = RaySession(settings)
         self._keys = KeyFiles(None, None)
         self._is_deployed = False
-        self._rollouts: RolloutRunner | None = None
+        self._runners: tuple[RolloutRunner | ScalingRunner, ...] = ()
         self._is_starting = True
         self.is_asked_to_stop = False
 
@@ -94,7 +97,7 @@ class Launcher:
             source = open_model(settings)
             plan = plan_engine(settings, source)
             if settings.ray_address is None:
-                check_device(settings.device, settings.replicas)
+                check_device(settings.device, settings.most_replicas)
                 check_memory(settings, source, plan)
             self._run_dir = self._claim_run_dir()
             send_output_to(self._run_dir.path / "launch.log")
@@ -112,10 +115,11 @@ class Launcher:
         with self.stages.stage("Ray"):
             self._ray.start(self._run_dir)
             self._deploy(spec)
-        self._await_ready(spec)
+        passed = self._await_ready(spec)
         self._console.print(f"Ready after {self.stages.elapsed_s:.1f} s.")
         greet(self._console, settings, spec.served_name, self._keys)
-        self._rollouts = open_rollouts(spec, rules, self._console)
+        rollouts = open_rollouts(spec, rules, self._console)
+        self._runners = rollouts, open_scaling(rollouts, passed, self._console)
 
     def _warn(self, warning: str) -> None:
         self._console.print(f"  [yellow]warning: {warning}[/yellow]", soft_wrap=True)
@@ -170,7 +174,7 @@ class Launcher:
             redis_url=redis_url,
             cluster_id=secrets.token_hex(8),
             run_path=self._run_dir.path,
-            threads_per_replica=max(1, (os.cpu_count() or 1) // -(-settings.replicas // num_nodes)),
+            threads_per_replica=max(1, (os.cpu_count() or 1) // -(-settings.most_replicas // num_nodes)),
             num_nodes=num_nodes,
             revision=source.config.revision,
             golden=golden,
@@ -191,19 +195,21 @@ class Launcher:
 
         from cluster.application import gateways, pool
 
-        targets = [pool(spec, spec.settings.replicas), gateways(spec)]
+        targets = [pool(spec, spec.settings.first_replicas), gateways(spec)]
         serve.run_many(targets, wait_for_applications_running=False)
         self._is_deployed = True
 
-    def _await_ready(self, spec: ClusterSpec) -> None:
+    def _await_ready(self, spec: ClusterSpec) -> list[StageReport]:
+        """The stages that replicas have passed."""
         from cluster.serve_control import deploy_failure
 
         address = front_address(self._settings.host, self._settings.port)
         with closing(StartReports(spec.redis_url, spec.reports_id)) as reports:
             watch = StartWatch(self.stages, reports, deploy_failure, time.monotonic, self._pause)
-            if not spec.settings.model.startswith("tape:"):
-                watch.await_replicas(["weights", "KV pool", "warm-up", "golden"], spec.settings.replicas)
+            stages = LOADING[-1:] if spec.settings.model.startswith("tape:") else LOADING
+            watch.await_replicas(stages, spec.settings.first_replicas)
             watch.await_ready(lambda: answers(f"{address}/ready"))
+        return watch.passed
 
     def _pause(self) -> None:
         """Between two looks. Ray may have caught the `Interrupted` that was raised into it."""
@@ -212,9 +218,9 @@ class Launcher:
             raise Interrupted
 
     def check(self) -> None:
-        """Goes on with a rollout, if there is one, and tells, once, if Redis has ended by itself."""
-        if self._rollouts is not None:
-            self._rollouts.tick()
+        """Goes on with rollouts and scaling, and tells, once, if Redis has ended by itself."""
+        for runner in self._runners:
+            runner.tick()
         if self._redis is not None and not self._redis.is_running:
             self._console.print(
                 "[bold red]Redis has ended[/bold red]; tenants are served as their tier says until a restart"
@@ -223,8 +229,8 @@ class Launcher:
 
     def stop(self) -> None:
         """Drains, then takes everything down that `start` brought up. Safe after a failed start."""
-        if self._rollouts is not None:
-            self._rollouts.close()
+        for runner in self._runners:
+            runner.close()
         if "ray" in sys.modules:
             self._stop_ray()
         if self._redis is not None:

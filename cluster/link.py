@@ -12,6 +12,8 @@ from typing import Protocol
 
 import msgspec
 
+from cluster.backlog import Backlog
+from cluster.credit import Credit
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput
 
@@ -34,17 +36,20 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", array_like=True):
     max_model_len: int
     max_num_seqs: int
     num_blocks: int
+    max_num_batched_tokens: int
 
 
 class StepMessage(msgspec.Struct, frozen=True, tag="step", array_like=True):
-    """All that one step made for one gateway. `credit` is None until admission windows exist: unlimited."""
+    """All that one step made for one gateway; without outputs a heartbeat, or news of the rest."""
 
     outputs: tuple[RequestOutput, ...]
     counters: EngineCounters
-    credit: tuple[int, int] | None = None
-    """(granted_tokens, granted_requests), cumulative."""
+    credit: Credit | None = None
+    """How much the gateway may have outstanding here; None: no limit."""
     is_leaving: bool = False
     """The replica takes no new work and ends once its running requests have ended, or moved."""
+    served: dict[str, float] | None = None
+    """Tenant id → tokens of service that it got here through other gateways, since the last message."""
 
 
 LinkMessage = Hello | StepMessage
@@ -73,10 +78,9 @@ class Abort(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
-    """What a gateway tells its replicas, at most every 100 ms."""
+    """What a gateway tells its replicas, at most every 100 ms: what waits there."""
 
-    backlog_tokens: dict[str, int]
-    served_tokens: dict[str, int]
+    backlogs: tuple[Backlog, ...]
 
 
 class TokenLink(Protocol):
@@ -85,7 +89,8 @@ class TokenLink(Protocol):
     All methods raise `LinkDown` when the replica cannot be reached any more.
     """
 
-    async def submit(self, request: Request) -> SubmitReply: ...
+    async def submit(self, request: Request) -> SubmitReply:
+        """Those of one turn of the loop may share a call."""
 
     async def abort(self, aborts: tuple[Abort, ...]) -> None: ...
 
@@ -112,13 +117,15 @@ class ReplicaLeft(LinkDown):
 
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder = msgspec.msgpack.Decoder(LinkMessage)
-_request_decoder = msgspec.msgpack.Decoder(Request)
-_reply_decoder = msgspec.msgpack.Decoder(SubmitReply)
+_requests_decoder = msgspec.msgpack.Decoder(tuple[Request, ...])
+_replies_decoder = msgspec.msgpack.Decoder(tuple[SubmitReply, ...])
 _aborts_decoder = msgspec.msgpack.Decoder(tuple[Abort, ...])
 _report_decoder = msgspec.msgpack.Decoder(Report)
 
 
-def encode(message: LinkMessage | Request | SubmitReply | tuple[Abort, ...] | Report) -> bytes:
+def encode(
+    message: LinkMessage | tuple[Request, ...] | tuple[SubmitReply, ...] | tuple[Abort, ...] | Report,
+) -> bytes:
     return _encoder.encode(message)
 
 
@@ -126,12 +133,12 @@ def decode_message(data: bytes) -> LinkMessage:
     return _message_decoder.decode(data)
 
 
-def decode_request(data: bytes) -> Request:
-    return _request_decoder.decode(data)
+def decode_requests(data: bytes) -> tuple[Request, ...]:
+    return _requests_decoder.decode(data)
 
 
-def decode_reply(data: bytes) -> SubmitReply:
-    return _reply_decoder.decode(data)
+def decode_replies(data: bytes) -> tuple[SubmitReply, ...]:
+    return _replies_decoder.decode(data)
 
 
 def decode_aborts(data: bytes) -> tuple[Abort, ...]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
-from cluster.link import SUSPECT_AFTER_S, Hello, LinkDown, TokenLink
+from cluster.credit import Balance
+from cluster.link import SUSPECT_AFTER_S, Hello, LinkDown, StepMessage, TokenLink
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
+from engine.request import RequestOutput
 
 NEVER = float("-inf")
 
@@ -19,6 +22,7 @@ class LinkState:
         self.replica_id = replica_id
         self.calls = calls
         self.hello: Hello | None = None
+        self.balance = Balance()
         self.counters: EngineCounters | None = None
         self.last_heard = NEVER
         self.is_delisted = False
@@ -44,6 +48,17 @@ class LinkState:
         is_there = self.hello is not None and not self.is_delisted and not self.is_leaving
         return is_there and now - self.last_heard <= SUSPECT_AFTER_S
 
+    def greet(self, hello: Hello) -> None:
+        """A new stream: nothing runs there, and nothing is granted yet."""
+        self.hello = hello
+        self.balance = Balance(hello.max_num_batched_tokens)
+
+    def note(self, message: StepMessage) -> bool:
+        """Takes in what a message says of the replica. Whether there is more credit than before."""
+        self.counters = message.counters
+        self.forget_reported()
+        return self.balance.hear(message.outputs, message.credit)
+
     def load(self) -> ReplicaLoad:
         return ReplicaLoad.of(self.replica_id, self.counters, self.in_flight)
 
@@ -56,6 +71,31 @@ class LinkState:
         for request_id in self.taken_in:
             self.in_flight.pop(request_id, None)
         self.taken_in, self.acknowledged = self.acknowledged, set()
+
+    def deliver(self, outputs: Iterable[RequestOutput]) -> int:
+        """To their inboxes. How many tokens nobody waits for. Raises `LinkDown` on a gap."""
+        num_discarded = 0
+        for output in outputs:
+            inbox = self.inboxes.get(output.request_id)
+            if inbox is None or not inbox.is_live(output.sibling):
+                num_discarded += len(output.token_ids)
+                continue
+            inbox.put(output)
+            self.fresh.add(inbox)
+            if not inbox.is_live():
+                self.drop(output.request_id)
+        return num_discarded
+
+    def announce_within(self, seconds: float) -> None:
+        """Wakes the readers of all that came, so long after they were woken last."""
+        if not self.fresh or self.announcing is not None:
+            return
+        loop = asyncio.get_running_loop()
+        due = self.announced_at + seconds
+        if loop.time() >= due:
+            self.announce(loop.time())
+        else:
+            self.announcing = loop.call_at(due, self.announce, due)
 
     def announce(self, now: float) -> None:
         """Wakes the readers of all that came."""
@@ -84,6 +124,7 @@ class LinkState:
 
     def take_down(self, reason: LinkDown) -> None:
         self.hello = None
+        self.balance = Balance()
         self.counters = None
         self.is_leaving = False
         self.in_flight.clear()

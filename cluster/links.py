@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Literal
 
+from msgspec.structs import replace
+
+from cluster.backlog import Backlog
+from cluster.backlog_reports import BacklogReports
+from cluster.chores import Chores, LeaveAborts, nowhere
 from cluster.link import (
     Abort,
     Hello,
@@ -22,6 +27,7 @@ from cluster.link import (
     LinkMessage,
     LinksClosed,
     ReplicaLeft,
+    Report,
     StepMessage,
     SubmitReply,
     TokenLink,
@@ -42,15 +48,12 @@ MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 
 
-LeaveAborts = Callable[[int, tuple[Abort, ...]], Awaitable[None]]
-"""Leaves aborts for an incarnation that cannot be called any more, where it reads them by itself."""
-
-
-async def _nowhere(incarnation: int, aborts: tuple[Abort, ...]) -> None: ...
-
-
 class Links:
-    """`connect(replica_id)` makes the calls to one replica; `clock` is monotonic, in seconds."""
+    """`connect(replica_id)` makes the calls to one replica; `clock` is monotonic, in seconds.
+
+    `on_credit` is called when a request may leave its queue that could not before; `on_served` with what
+    tenants got through other gateways, in tokens of service.
+    """
 
     def __init__(
         self,
@@ -60,24 +63,28 @@ class Links:
         *,
         drain_limit_s: float = 30.0,
         coalesce_s: float = 0.0,
-        leave_aborts: LeaveAborts = _nowhere,
+        leave_aborts: LeaveAborts = nowhere,
         on_timing: Callable[[Timing], None] = lambda timing: None,
         on_lost: Callable[[], None] = lambda: None,
+        on_credit: Callable[[], None] = lambda: None,
+        on_served: Callable[[Mapping[str, float]], None] = lambda served: None,
     ) -> None:
         self._connect = connect
         self._clock = clock
         self._on_discarded = on_discarded
         self._drain_limit_s = drain_limit_s
         self._coalesce_s = coalesce_s
-        self._leave_aborts = leave_aborts
         self._on_timing = on_timing
         self._on_lost = on_lost
+        self._on_credit = on_credit
+        self._on_served = on_served
+        self._reports = BacklogReports(self._report_to_all)
         self._links: dict[str, LinkState] = {}
         self._listed: frozenset[str] = frozenset()
         self.is_closed = False
         self._arrived = asyncio.Event()
         """Set and replaced whenever a replica can take work that could not before."""
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores(leave_aborts)
 
     # --- who is there ----------------------------------------------------------------------
 
@@ -89,7 +96,7 @@ class Links:
         for link in self._links.values():
             if link.replica_id not in replica_ids and not link.is_delisted:
                 link.is_delisted = True
-                self._start_chore(self._finish(link))
+                self._chores.start(self._finish(link))
         for replica_id in replica_ids - self._links.keys():
             link = LinkState(replica_id, self._connect(replica_id))
             link.task = asyncio.ensure_future(self._follow(link))
@@ -99,6 +106,15 @@ class Links:
         """Replicas that can take work: said hello and were heard within `SUSPECT_AFTER_S`."""
         now = self._clock()
         return [link.load() for link in self._links.values() if link.can_work(now)]
+
+    def with_credit(self, num_uncached_tokens: int | None = None) -> list[ReplicaLoad]:
+        """Those of `candidates` that a prompt with so many may be sent to now; without a number, any prompt."""
+        now = self._clock()
+        return [
+            link.load()
+            for link in self._links.values()
+            if link.can_work(now) and link.balance.has_credit(num_uncached_tokens)
+        ]
 
     def arrival(self) -> Coroutine[None, None, Literal[True]]:
         """Ends when a replica can take work that could not when it was asked for, or all links are closed."""
@@ -122,11 +138,12 @@ class Links:
     async def close(self) -> None:
         """Ends every link at once; what still runs fails with `LinksClosed`."""
         self.is_closed = True
+        self._reports.close()
         self._pulse()
         tasks = [link.task for link in self._links.values() if link.task is not None]
-        for task in (*tasks, *self._chores):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, *self._chores, return_exceptions=True)
+        await asyncio.gather(*tasks, self._chores.close(), return_exceptions=True)
         for link in self._links.values():
             link.take_down(LinksClosed("the gateway is ending"))
         self._links.clear()
@@ -138,7 +155,7 @@ class Links:
     ) -> TokenInbox | SubmitReply:
         """The request's inbox, or the reply that refuses it. Raises `LinkDown`.
 
-        `wake` is set when the inbox has something to read.
+        Credit is not asked for, but counted. `wake` is set when the inbox has something to read.
 
         Unless an inbox is returned, nothing stays taken: a call whose fate is unknown (timed out,
         cancelled, the link broken meanwhile) is followed by an abort, which the replica remembers if
@@ -146,6 +163,8 @@ class Links:
         """
         hello = self.hello(replica_id)
         link = self._links[replica_id]
+        request = replace(request, num_uncached_tokens=uncached_tokens)  # the replica counts the same
+        link.balance.outstanding.add(request)
         inbox = TokenInbox(request, replica_id, wake)
         link.inboxes[request.request_id] = inbox
         link.in_flight[request.request_id] = uncached_tokens
@@ -157,10 +176,11 @@ class Links:
             if isinstance(error, LinkDown):
                 link.last_heard = NEVER  # no pick until it speaks again
             link.drop(request.request_id)
-            self._start_chore(self._send_aborts(link, Abort(request.request_id)))
+            self._chores.start(self._withdraw(link, request.request_id))
             raise
         if not reply.accepted:
             link.drop(request.request_id)
+            self._give_back(link, request.request_id)
             return reply
         link.acknowledged.add(request.request_id)
         return inbox
@@ -177,28 +197,26 @@ class Links:
         if link is None or inbox.request_id not in link.inboxes:
             return
         if was_live:
-            self._start_chore(self._send_aborts(link, Abort(inbox.request_id, sibling)))
+            self._chores.start(self._chores.abort(link, Abort(inbox.request_id, sibling)))
         if not inbox.is_live():
             link.drop(inbox.request_id)
 
-    async def _send_aborts(self, link: LinkState, *aborts: Abort) -> None:
-        """A replica that is not listed cannot be called any more; its stream may still be there."""
-        hello = link.hello
-        if link.is_delisted:
-            if hello is not None:
-                await self._leave_aborts(hello.incarnation, aborts)
-            return
-        try:
-            await link.calls.abort(aborts)
-        except LinkDown:
-            if hello is not None:
-                await self._leave_aborts(hello.incarnation, aborts)
+    async def _withdraw(self, link: LinkState, request_id: str) -> None:
+        """It may be there, or come: until the replica knows that nobody wants it, it counts."""
+        await self._chores.abort(link, Abort(request_id))
+        self._give_back(link, request_id)
 
-    def _start_chore(self, work: Coroutine[None, None, None]) -> None:
-        """Work that must outlive the request that asked for it, cancelled client or not."""
-        task = asyncio.ensure_future(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+    def _give_back(self, link: LinkState, request_id: str) -> None:
+        link.balance.outstanding.drop(request_id)
+        self._on_credit()
+
+    def report(self, backlogs: Iterable[Backlog]) -> None:
+        """What waits here, for the replicas to divide their windows by; they are told now and then."""
+        self._reports.tell(backlogs)
+
+    def _report_to_all(self, report: Report) -> None:
+        for link in self._links.values():
+            self._chores.start(self._chores.report(link, report))
 
     # --- one link --------------------------------------------------------------------------
 
@@ -224,43 +242,33 @@ class Links:
         could_work = link.can_work(self._clock())
         link.last_heard = self._clock()
         if isinstance(message, Hello):
-            link.hello = message
+            link.greet(message)
+            if self._reports.last.backlogs:
+                self._chores.start(self._chores.report(link, self._reports.last))
         else:
             self._receive(link, message)
         if link.can_work(link.last_heard) and not could_work:
             self._pulse()
+            self._on_credit()
 
     def _pulse(self) -> None:
         self._arrived.set()
         self._arrived = asyncio.Event()
 
     def _receive(self, link: LinkState, message: StepMessage) -> None:
-        link.counters = message.counters
-        link.forget_reported()
+        has_more_credit = link.note(message)
         if message.is_leaving and not link.is_leaving:
             link.is_leaving = True
-            self._start_chore(self._part(link))
+            self._chores.start(self._part(link))
         for output in message.outputs:
             if output.timing is not None:  # also of one that nobody waits for any more
                 self._on_timing(output.timing)
-            inbox = link.inboxes.get(output.request_id)
-            if inbox is None or not inbox.is_live(output.sibling):
-                self._on_discarded(len(output.token_ids))
-                continue
-            inbox.put(output)
-            link.fresh.add(inbox)
-            if not inbox.is_live():
-                link.drop(output.request_id)
-        if link.fresh and link.announcing is None:
-            self._announce(link)
-
-    def _announce(self, link: LinkState) -> None:
-        loop = asyncio.get_running_loop()
-        due = link.announced_at + self._coalesce_s
-        if loop.time() >= due:
-            link.announce(loop.time())
-        else:
-            link.announcing = loop.call_at(due, link.announce, due)
+        self._on_discarded(link.deliver(message.outputs))
+        link.announce_within(self._coalesce_s)
+        if message.served:
+            self._on_served(message.served)
+        if has_more_credit:
+            self._on_credit()
 
     async def _drain(self, link: LinkState) -> None:
         """Running requests end there within the drain limit; what is left then goes on elsewhere."""
@@ -271,7 +279,7 @@ class Links:
                     await link.emptied.wait()
         left = link.fail(ReplicaLeft(f"replica {link.replica_id} leaves"))
         if left:
-            self._start_chore(self._send_aborts(link, *map(Abort, left)))
+            self._chores.start(self._chores.abort(link, *map(Abort, left)))
 
     async def _part(self, link: LinkState) -> None:
         """A replica that said it leaves: it ends once all gateways have read the last, and closed."""

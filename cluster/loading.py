@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import psutil
+
+from cluster.fair_policy import FairShare
 from cluster.golden import BUILT_IN
 from cluster.golden_check import NEAR_TIE, GoldenCheck
 from cluster.link import Hello
@@ -32,6 +36,8 @@ class LoadedEngine:
     """Its incarnation is drawn and not claimed yet."""
     watchdog_s: float
     """How long it may stand still: what was asked for, and never less than a long step can take."""
+    start_seconds: Mapping[str, float]
+    """What each stage of the start took."""
 
 
 def load_engine(spec: ClusterSpec, replica_id: str, listener: BlockListener) -> LoadedEngine:
@@ -51,6 +57,7 @@ def load_engine(spec: ClusterSpec, replica_id: str, listener: BlockListener) -> 
 
 
 def _load(spec: ClusterSpec, replica_id: str, reports: StartReports, listener: BlockListener) -> LoadedEngine:
+    reports.passed(replica_id, "import", time.time() - psutil.Process().create_time())
     source, config = resolve_model(spec.settings.model), spec.engine.config
     _check_revision(spec, source)
     executor = build_executor(
@@ -67,9 +74,7 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports, listener: B
         detail(_ask_golden(spec, source, executor))
     if spec.settings.fault is not None:
         executor = FaultyExecutor(executor, parse_faults(spec.settings.fault))
-    scheduler = Scheduler(
-        config, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids, listener=listener
-    )
+    scheduler = Scheduler(config, FairShare(), eos_token_ids=source.config.eos_token_ids, listener=listener)
     core = EngineCore(scheduler, executor, time.monotonic)
     hello = Hello(
         replica_id=replica_id,
@@ -81,9 +86,11 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports, listener: B
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
         num_blocks=config.num_blocks,
+        max_num_batched_tokens=config.max_num_batched_tokens,
     )
     longest_step_s = SLOWER_THAN_WARM_UP * reports.seconds.get("warm-up", 0.0)
-    return LoadedEngine(core, hello, max(spec.settings.watchdog_s, longest_step_s))
+    watchdog_s = max(spec.settings.watchdog_s, longest_step_s)
+    return LoadedEngine(core, hello, watchdog_s, dict(reports.seconds))
 
 
 def _check_revision(spec: ClusterSpec, source: ModelSource) -> None:

@@ -5,22 +5,10 @@ A pool is a group of replicas of one model and revision. `cluster/serve_control.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from cluster.pool_status import PoolStatus
 from cluster.spec import ClusterSpec
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatus:
-    """What is known of one pool now."""
-
-    running: frozenset[str]
-    """Ids of the replicas that have loaded and are not leaving, as gateways know them."""
-    target: int
-    """How many replicas the pool is to have."""
-    failure: str | None = None
-    """Why the first replica of the pool could not start, in one line; it is not tried again."""
 
 
 class PoolControl(Protocol):

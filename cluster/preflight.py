@@ -111,12 +111,12 @@ def check_memory(
     """Raises `StartError` if this machine's free memory cannot hold the replicas, and `beside_bytes`."""
     if settings.device != "cpu":
         return
-    needed = settings.replicas * replica_bytes(settings, source, plan) + beside_bytes
+    needed = settings.most_replicas * replica_bytes(settings, source, plan) + beside_bytes
     free = psutil.virtual_memory().available
     if needed > free:
         raise StartError(
-            f"{settings.replicas} replica(s) need {_gib(needed)} of memory and {_gib(free)} are free",
-            "lower --kv-memory or --replicas, or use a smaller --model",
+            f"{settings.most_replicas} replica(s) need {_gib(needed)} of memory and {_gib(free)} are free",
+            f"lower --kv-memory or {_size_flag(settings)}, or use a smaller --model",
         )
 
 
@@ -128,6 +128,10 @@ def replica_bytes(settings: ServeSettings, source: ModelSource, plan: EnginePlan
             source.config, plan.config, plan.dtype, plan.kv_dtype, deterministic=settings.deterministic
         )
     return needed
+
+
+def _size_flag(settings: ServeSettings) -> str:
+    return "--replicas" if settings.max_replicas is None else "--max-replicas"
 
 
 def open_golden(settings: ServeSettings) -> tuple[GoldenPrompt, ...]:

@@ -64,8 +64,8 @@ class RaySession:
         """Starts Serve, on a Ray of its own if none was joined."""
         settings = self._settings
         if not self._has_joined:
-            num_gpus = settings.replicas if settings.device == "cuda" else 0
-            start_local_ray(run_dir, num_actors=settings.replicas + settings.gateways, num_gpus=num_gpus)
+            num_gpus = settings.most_replicas if settings.device == "cuda" else 0
+            start_local_ray(run_dir, num_actors=settings.most_replicas + settings.gateways, num_gpus=num_gpus)
         from ray import serve
 
         self._has_started_serve = True

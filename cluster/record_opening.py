@@ -8,6 +8,8 @@ from pathlib import Path
 from cluster.settings import SPOOLS, root_secret
 from tenants.bootstrap import KeyFiles, ensure_demo
 from tenants.ledger.redis_ledger import RedisLedger
+from tenants.offline.redis_fleet import RedisFleet
+from tenants.offline.reopening import all_reopened
 from tenants.redis_client import connect
 from tenants.spool.rebuild import rebuild
 from tenants.store_redis import RedisTenantStore
@@ -20,11 +22,12 @@ async def open_record(redis_url: str, state_dir: Path) -> KeyFiles:
     """
     client = connect(redis_url)
 
-    async def spent_this_month() -> None:
+    async def refill() -> None:
+        await all_reopened(RedisFleet(client), num_gateways=0)
         await rebuild(state_dir / SPOOLS, RedisLedger(client), time.time())
 
     try:
         store, secret = RedisTenantStore(client), root_secret(state_dir)
-        return await ensure_demo(store, secret, state_dir, time.time(), spent_this_month)
+        return await ensure_demo(store, secret, state_dir, time.time(), refill)
     finally:
         await client.aclose()

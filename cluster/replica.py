@@ -20,7 +20,7 @@ from cluster.index.block_news import BlockNews
 from cluster.index.feed import IndexFeed, claim_incarnation
 from cluster.index.redis_index import RedisPrefixIndex
 from cluster.leaving import DRAIN_SLACK_S, end_process, on_sigterm
-from cluster.link import decode_aborts, decode_report, decode_request, encode
+from cluster.link import decode_aborts, decode_report, decode_requests, encode
 from cluster.loading import load_engine
 from cluster.logs import set_up_logging
 from cluster.spec import ClusterSpec
@@ -42,6 +42,7 @@ class Replica:
     async def __init__(self, spec_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         spec = ClusterSpec.from_json(spec_json)
         set_up_logging(spec.settings.log_level)
+        self._run_dir = spec.run_dir
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -49,7 +50,7 @@ class Replica:
         loaded = await loop.run_in_executor(thread, load_engine, spec, self._replica_id, news)
         index = RedisPrefixIndex(connect(spec.redis_url))
         incarnation = await claim_incarnation(index, loaded.hello.incarnation)
-        metrics = EngineMetrics(lambda: self._host.counters, lambda: self._feed.figures)
+        metrics = EngineMetrics(lambda: self._host.counters, lambda: self._feed.figures, loaded.start_seconds)
         self._host = EngineHost(
             loaded.core,
             msgspec.structs.replace(loaded.hello, incarnation=incarnation),
@@ -60,7 +61,7 @@ class Replica:
             watchdog_s=loaded.watchdog_s,
         )
         self._feed = IndexFeed(index, incarnation, news, self._host.abort, time.monotonic)
-        metrics.serve(self._replica_id, spec.run_dir)
+        metrics.serve(self._replica_id, self._run_dir)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.freeze()
         self._host.start(loop, thread)
@@ -68,15 +69,16 @@ class Replica:
         on_sigterm(loop, partial(self._leave, spec.settings.drain_limit_s + DRAIN_SLACK_S))
 
     async def submit(self, gateway_id: str, payload: bytes, *, replica: str) -> bytes:
-        return encode(self._host.submit(gateway_id, decode_request(payload)))
+        """All that a gateway submits in one turn of its loop; a reply each."""
+        requests = decode_requests(payload)
+        return encode(tuple(self._host.submit(gateway_id, request) for request in requests))
 
     async def abort(self, payload: bytes, *, replica: str) -> bytes:
         self._host.abort(decode_aborts(payload))
         return b""
 
     async def report(self, gateway_id: str, payload: bytes, *, replica: str) -> bytes:
-        """Backlog and served deltas; nothing reads them until admission windows exist."""
-        decode_report(payload)
+        self._host.report(gateway_id, decode_report(payload))
         return b""
 
     async def attach(self, gateway_id: str, *, replica: str) -> AsyncIterator[bytes]:
@@ -98,6 +100,7 @@ class Replica:
         if host is not None:
             host.stop()
             self._feed.close()
+            self._run_dir.drop_target()
 
 
 def _end_broken(error: BaseException) -> None:

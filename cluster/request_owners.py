@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from engine.request import Request, RequestOutput
+
+
+class Owned(NamedTuple):
+    gateway_id: str
+    request: Request
+    siblings: set[int]
+    """That have not ended."""
 
 
 class RequestOwners:
     """Owns who is told what. A request is here until the last of its siblings has ended."""
 
     def __init__(self) -> None:
-        self._gateway_of: dict[str, str] = {}
-        self._siblings: dict[str, set[int]] = {}
+        self._owned: dict[str, Owned] = {}
 
     def __len__(self) -> int:
-        return len(self._gateway_of)
+        return len(self._owned)
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._gateway_of
+        return request_id in self._owned
 
     def add(self, request: Request, gateway_id: str) -> None:
-        self._gateway_of[request.request_id] = gateway_id
-        self._siblings[request.request_id] = set(range(request.sibling, request.sibling + request.n))
+        siblings = set(range(request.sibling, request.sibling + request.n))
+        self._owned[request.request_id] = Owned(gateway_id, request, siblings)
+
+    def find(self, request_id: str) -> Owned | None:
+        return self._owned.get(request_id)
 
     def requests_of(self, gateway_id: str) -> list[str]:
-        return [request_id for request_id, owner in self._gateway_of.items() if owner == gateway_id]
+        return [request_id for request_id, owned in self._owned.items() if owned.gateway_id == gateway_id]
 
     def sort(self, outputs: Iterable[RequestOutput]) -> dict[str, list[RequestOutput]]:
         """The outputs by gateway, in order, those of nobody left out. Who finishes is forgotten."""
         by_gateway: dict[str, list[RequestOutput]] = {}
         for output in outputs:
-            gateway_id = self._gateway_of.get(output.request_id)
-            if gateway_id is not None:
-                by_gateway.setdefault(gateway_id, []).append(output)
+            owned = self._owned.get(output.request_id)
+            if owned is not None:
+                by_gateway.setdefault(owned.gateway_id, []).append(output)
                 if output.finish_reason is not None:
-                    self._end(output)
+                    self._end(output, owned)
         return by_gateway
 
-    def _end(self, output: RequestOutput) -> None:
-        siblings = self._siblings[output.request_id]
-        siblings.discard(output.sibling)
-        if not siblings:
-            del self._siblings[output.request_id], self._gateway_of[output.request_id]
+    def _end(self, output: RequestOutput, owned: Owned) -> None:
+        owned.siblings.discard(output.sibling)
+        if not owned.siblings:
+            del self._owned[output.request_id]

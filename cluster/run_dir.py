@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
@@ -100,15 +101,22 @@ class RunDir:
         no launcher runs, this makes the directory.
         """
         self._make()
-        path = self.path / "targets.json"
+        mine = {"targets": [metrics_address], "labels": {**labels, "pid": str(os.getpid())}}
+        self._sift_targets(psutil.pid_exists, mine)
+
+    def drop_target(self) -> None:
+        """Moves this process to `gone.json`: it leaves as it was asked to, and nobody may replace it."""
+        self._sift_targets(lambda pid: pid != os.getpid())
+
+    def _sift_targets(self, stays: Callable[[int], bool], *new: dict[str, Any]) -> None:
+        path, gone_path = self.path / "targets.json", self.path / "gone.json"
         with open(self.path / "targets.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             targets = _read_targets(path)
-            alive = [one for one in targets if psutil.pid_exists(int(one["labels"]["pid"]))]
-            if gone := [one for one in targets if one not in alive]:
-                _write_targets(self.path / "gone.json", _read_targets(self.path / "gone.json") + gone)
-            mine = {"targets": [metrics_address], "labels": {**labels, "pid": str(os.getpid())}}
-            _write_targets(path, [*alive, mine])
+            staying = [one for one in targets if stays(int(one["labels"]["pid"]))]
+            if gone := [one for one in targets if one not in staying]:
+                _write_targets(gone_path, _read_targets(gone_path) + gone)
+            _write_targets(path, [*staying, *new])
 
     def release(self) -> None:
         if self._lock is not None:

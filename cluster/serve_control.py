@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import ray
@@ -15,8 +16,9 @@ from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatus, ReplicaState
 
 from cluster.application import pool
-from cluster.pool_control import PoolStatus, UnknownPool
+from cluster.pool_control import UnknownPool
 from cluster.pool_names import REPLICA_DEPLOYMENT, application_of, pool_of
+from cluster.pool_status import PoolStatus
 from cluster.spec import ClusterSpec
 from cluster.stages import StartError
 
@@ -52,8 +54,16 @@ class ServePools:
         replicas = application["deployments"].get(REPLICA_DEPLOYMENT)
         if replicas is None:  # taken in and not yet looked at
             return PoolStatus(frozenset(), 0, failure_of(application))
-        running = (one["replica_id"] for one in replicas["replicas"] if one["state"] == ReplicaState.RUNNING)
-        return PoolStatus(frozenset(running), replicas["target_num_replicas"], failure_of(application))
+        by_state: dict[str, set[str]] = defaultdict(set)
+        for one in replicas["replicas"]:
+            by_state[one["state"]].add(one["replica_id"])
+        return PoolStatus(
+            frozenset(by_state[ReplicaState.RUNNING]),
+            replicas["target_num_replicas"],
+            failure_of(application),
+            starting=frozenset(by_state[ReplicaState.STARTING]),
+            leaving=frozenset(by_state[ReplicaState.STOPPING]),
+        )
 
 
 def deploy_failure() -> StartError | None:

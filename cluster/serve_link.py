@@ -18,10 +18,11 @@ from cluster.link import (
     Report,
     SubmitReply,
     decode_message,
-    decode_reply,
+    decode_replies,
     encode,
 )
 from cluster.replica_registry import ReplicaGone
+from cluster.submit_batch import SubmitBatch
 from engine.request import Request
 
 _NOT_OURS = "the replica sent what is no message of this version"
@@ -38,13 +39,10 @@ class ServeLink:
         self._handle = handle
         self._gateway_id = gateway_id
         self._replica_id = replica_id
+        self._submits = SubmitBatch(self._submit_all)
 
     async def submit(self, request: Request) -> SubmitReply:
-        reply = await self._call("submit", self._gateway_id, encode(request))
-        try:
-            return decode_reply(reply)
-        except DecodeError:
-            raise LinkDown(_NOT_OURS) from None
+        return await self._submits.submit(request)
 
     async def abort(self, aborts: tuple[Abort, ...]) -> None:
         await self._call("abort", encode(aborts))
@@ -63,6 +61,16 @@ class ServeLink:
             raise LinkDown(_reason(error)) from None
         finally:
             stream.cancel()
+
+    async def _submit_all(self, requests: tuple[Request, ...]) -> tuple[SubmitReply, ...]:
+        data = await self._call("submit", self._gateway_id, encode(requests))
+        try:
+            replies = decode_replies(data)
+        except DecodeError:
+            raise LinkDown(_NOT_OURS) from None
+        if len(replies) != len(requests):
+            raise LinkDown(_NOT_OURS)
+        return replies
 
     async def _call(self, method: str, *args: Any) -> bytes:
         response = getattr(self._handle, method).remote(*args, replica=self._replica_id)

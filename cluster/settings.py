@@ -44,7 +44,25 @@ class ServeSettings(BaseSettings):
     served_model_name: str | None = Field(
         None, min_length=1, max_length=128, description="name clients use; default: the model's own"
     )
-    replicas: int = Field(1, ge=1, le=256, description="engine replicas")
+    replicas: int = Field(
+        1, ge=1, le=256, description="engine replicas; with --max-replicas: those of the start"
+    )
+    min_replicas: int | None = Field(
+        None, ge=0, le=256, description="never fewer, for --max-replicas; 0: none without demand; default: 1"
+    )
+    max_replicas: int | None = Field(
+        None, ge=1, le=256, description="scale with demand, up to so many; default: --replicas is fixed"
+    )
+    headroom: float = Field(
+        1.2, ge=1, le=10, description="capacity to be there, as a factor of the demand expected"
+    )
+    scale_down_delay_s: float = Field(
+        300.0,
+        gt=0,
+        le=86_400,
+        description="a replica leaves when the demand of so long needs none of it; the last one, after so "
+        "long without any",
+    )
     gateways: int = Field(1, ge=1, le=64, description="HTTP gateways behind the front port")
     host: str = Field("127.0.0.1", description="address the front port listens on")
     port: int = Field(8000, ge=1, le=65535, description="front port")
@@ -132,6 +150,32 @@ class ServeSettings(BaseSettings):
                     f"--deterministic computes in float32: give {flag} float32 or auto, not bfloat16"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _replicas_are_a_range(self) -> ServeSettings:
+        if self.max_replicas is None:
+            if self.min_replicas is not None:
+                raise ValueError("--min-replicas needs --max-replicas: without it --replicas is fixed")
+            return self
+        for flag, count in (("--min-replicas", self.min_replicas or 0), ("--replicas", self.replicas)):
+            if count > self.max_replicas:
+                raise ValueError(f"{flag} {count} is more than --max-replicas {self.max_replicas}")
+        return self
+
+    @property
+    def fewest_replicas(self) -> int:
+        if self.max_replicas is None:
+            return self.replicas
+        return 1 if self.min_replicas is None else self.min_replicas
+
+    @property
+    def most_replicas(self) -> int:
+        return self.max_replicas or self.replicas
+
+    @property
+    def first_replicas(self) -> int:
+        """Of the start, at least one: it shows that the model loads, and how long that takes."""
+        return max(self.replicas, self.fewest_replicas)
 
     @model_validator(mode="after")
     def _budget_holds_all_decodes(self) -> ServeSettings:

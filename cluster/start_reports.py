@@ -71,5 +71,8 @@ class StartReports:
         begun = clock()
         details: list[str] = []
         yield details.append
-        self.seconds[name] = clock() - begun
-        self.push(StageReport(replica_id, name, self.seconds[name], "; ".join(details)))
+        self.passed(replica_id, name, clock() - begun, "; ".join(details))
+
+    def passed(self, replica_id: str, name: str, seconds: float, detail: str = "") -> None:
+        self.seconds[name] = seconds
+        self.push(StageReport(replica_id, name, seconds, detail))

@@ -37,6 +37,11 @@ class StartWatch:
         self._pause = pause
         self._passed: dict[str, list[StageReport]] = {}
 
+    @property
+    def passed(self) -> list[StageReport]:
+        """All that was told of stages that have passed."""
+        return [report for reports in self._passed.values() for report in reports]
+
     def await_replicas(self, names: Sequence[str], num_replicas: int) -> None:
         """Shows each stage once the last replica has passed it, with the slowest one's time.
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+MAX_BYTES = 2**20
+"""Some 8,000 tenants with a key each. YAML is slow: so much takes seconds to read."""
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 Step = str | int
@@ -33,14 +35,12 @@ class YamlFile:
 
 
 def read_yaml(path: Path) -> YamlFile:
-    """Raises `YamlFileError`."""
+    """Raises `YamlFileError`, for more than `MAX_BYTES` too."""
+    text = _text(path)
     try:
-        loader = _Loader(path.read_text(encoding="utf-8"))
+        loader = _Loader(text)
         root = loader.get_single_node()
         value = None if root is None else loader.construct_document(root)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise YamlFileError(f"{path} cannot be read: {reason}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -51,6 +51,18 @@ def read_yaml(path: Path) -> YamlFile:
         )
         raise YamlFileError(f"{path} is no YAML: {reason}") from None
     return YamlFile(path, value, root)
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            held = file.read(MAX_BYTES + 1)
+        if len(held) <= MAX_BYTES:
+            return held.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise YamlFileError(f"{path} cannot be read: {reason}") from None
+    raise YamlFileError(f"{path} is too large: it may have {MAX_BYTES} bytes")
 
 
 def _line(node: yaml.Node, steps: tuple[Step, ...]) -> int:

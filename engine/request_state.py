@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from engine.block_chain import BlockChain
 from engine.config import EngineConfig
+from engine.policy import Service
 from engine.prefix_stats import PrefixStats
-from engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
+from engine.request import FinishReason, Flow, Request, RequestOutput, TokenLogprobs
 from engine.step import ScheduledRequest
 from engine.timeline import Timeline
 
@@ -66,6 +67,8 @@ class RequestState:
         )
         """The full blocks of prompt + output."""
         self._num_once_computed = 0
+        self._num_served_tokens = len(request.prompt_token_ids) if request.output_token_ids else 0
+        """Prompt tokens that counted as service; of a resumed request all did, where it began."""
         self._has_told_cached_tokens = False
 
     @property
@@ -80,6 +83,10 @@ class RequestState:
     def num_seats(self) -> int:
         """Places in the batch that it takes, its siblings to come included."""
         return 1 + self.num_unforked
+
+    @property
+    def flow(self) -> Flow:
+        return self.request.flow
 
     @property
     def priority(self) -> int:
@@ -124,6 +131,15 @@ class RequestState:
         self._token_ids.append(token_id)
         self.timeline.sampled(now)
 
+    def launch(self, num_tokens: int) -> Service:
+        """So many more tokens are put into a step. What of the prompt counts as service with it."""
+        num_cached_tokens = 0 if self._num_served_tokens else self.num_cached_tokens or 0
+        already = self._num_served_tokens + num_cached_tokens
+        start = max(already, self.num_computed_tokens)
+        end = min(self.num_computed_tokens + num_tokens, self.num_prompt_tokens)
+        self._num_served_tokens = max(already, end)
+        return Service(max(0, end - start), num_cached_tokens)
+
     def advance(self, num_tokens: int) -> int:
         """So many more tokens are computed. Returns how many of them had been before a preemption."""
         again = max(0, min(num_tokens, self._num_once_computed - self.num_computed_tokens))
@@ -152,6 +168,7 @@ class RequestState:
         state.timeline = self.timeline.fork()
         state.num_computed_tokens = self.num_computed_tokens
         state.num_cached_tokens = 0  # the prompt is looked up once
+        state._num_served_tokens = self.num_prompt_tokens
         state.chain = self.chain.fork(state._token_ids)
         state._has_told_cached_tokens = True  # the leader does
         return state

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from engine.policy import SchedulingPolicy
 from engine.request_state import RequestState
 
 
 class RequestTable:
-    """Owns who waits and who runs; every change of a request's status is made here.
+    """Owns who waits and who runs; every change of a request's status is made here, and the policy told.
 
     `waiting` and `running` are sets that keep the order in which requests entered them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._policy = policy
         self.waiting: dict[RequestState, None] = {}
         self.running: dict[RequestState, None] = {}
         self.num_seats_taken = 0
@@ -28,6 +30,7 @@ class RequestTable:
     def add(self, state: RequestState) -> None:
         self.waiting[state] = None
         self._siblings.setdefault(state.request_id, []).append(state)
+        self._policy.arrived(state)
 
     def fork(self, sibling: RequestState) -> None:
         """A sibling enters where its leader runs, and takes the seat that was kept for it."""
@@ -40,6 +43,7 @@ class RequestTable:
         del self.waiting[state]
         self.running[state] = None
         self.num_seats_taken += state.num_seats
+        self._policy.left(state)
 
     def preempt(self, state: RequestState, now: float) -> None:
         """Its blocks were needed."""
@@ -55,10 +59,13 @@ class RequestTable:
         del self.running[state]
         self.waiting[state] = None
         self.num_seats_taken -= state.num_seats
+        self._policy.arrived(state)
 
     def finish(self, state: RequestState) -> None:
         if state.status == "running":
             self.num_seats_taken -= state.num_seats
+        else:
+            self._policy.left(state)
         state.status = "finished"
         self.waiting.pop(state, None)
         self.running.pop(state, None)

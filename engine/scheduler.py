@@ -9,7 +9,7 @@ from engine.block_events import NOBODY, BlockListener
 from engine.block_pool import IntegrityError
 from engine.config import EngineConfig
 from engine.counters import EngineCounters
-from engine.policy import SchedulingPolicy
+from engine.policy import SchedulingPolicy, Service
 from engine.refusal import RequestRefused, check_fits
 from engine.request import FinishReason, Request, RequestOutput
 from engine.request_state import RequestState
@@ -18,6 +18,8 @@ from engine.step import SampledToken, StepPlan, StepResult
 from engine.step_builder import StepBuilder
 
 __all__ = ["RequestRefused", "Scheduler"]
+
+_ONE_TOKEN = Service(num_output_tokens=1)
 
 
 class Scheduler:
@@ -38,7 +40,7 @@ class Scheduler:
         self._policy = policy
         self._eos_token_ids = tuple(eos_token_ids)
         self._blocks = BlockAllocator(config, listener)
-        self._requests = RequestTable()
+        self._requests = RequestTable(policy)
         self._launched: tuple[RequestState, ...] = ()
         self._num_arrived = 0
         self._num_steps = 0
@@ -103,8 +105,9 @@ class Scheduler:
         self._num_steps += 1
         self._num_preemptions += len(step.preempted)
         self._launched = tuple(step.num_tokens)
-        for state in self._launched:
+        for state, num_tokens in step.num_tokens.items():
             state.timeline.scheduled(now)
+            self._serve_input(state, num_tokens)
         return StepPlan(
             step=self._num_steps,
             scheduled=tuple(state.scheduled(count) for state, count in step.num_tokens.items()),
@@ -147,6 +150,11 @@ class Scheduler:
         self._blocks.clear_cache()
         return outputs
 
+    def _serve_input(self, state: RequestState, num_tokens: int) -> None:
+        service = state.launch(num_tokens)
+        if any(service):
+            self._policy.served(state, service)
+
     def _land(self, plan: StepPlan) -> tuple[RequestState, ...]:
         if plan.step != self._num_steps or len(plan.scheduled) != len(self._launched):
             raise RuntimeError(f"step {plan.step} is not the one in flight")
@@ -182,6 +190,7 @@ class Scheduler:
 
     def _take_token(self, state: RequestState, drawn: SampledToken, now: float) -> RequestOutput:
         state.append(drawn.token_id, now)
+        self._policy.served(state, _ONE_TOKEN)
         finish_reason = _finish_reason(state)
         output = state.token_output(drawn.logprobs, finish_reason, now)
         if finish_reason is not None:

@@ -51,13 +51,12 @@ class StepBuilder:
 
     def _schedule_prefills(self) -> None:
         """Long prefills get together half of what decodes left, then all that short ones leave."""
-        prefills = self._policy.order(self._prefills())
+        prefills: list[RequestState] = []
         long_tokens = self._budget_left // 2
-        for state in prefills:
+        for state in self._prefills():
             if self._budget_left == 0:
                 return
-            if state.status == "waiting" and not self._is_admitting():
-                continue  # before it is looked up in the cache: there may be thousands
+            prefills.append(state)
             if self._is_long(state):
                 long_tokens -= self._schedule_prefill(state, min(long_tokens, self._budget_left))
             else:
@@ -68,9 +67,15 @@ class StepBuilder:
             self._schedule_prefill(state, self._budget_left)
 
     def _prefills(self) -> Iterator[RequestState]:
-        yield from (state for state in self._requests.running if state.num_uncomputed_tokens > 1)
-        if self._has_seats():
-            yield from self._requests.waiting
+        """In policy order. Those that wait are left out once nobody is admitted: there may be thousands."""
+        begun = {state: None for state in self._requests.running if state.num_uncomputed_tokens > 1}
+        waiting = self._requests.waiting if self._has_seats() else ()
+        for state in self._policy.order([*begun, *waiting]):
+            begun.pop(state, None)
+            if state.status == "running" or self._is_admitting():
+                yield state
+            elif not begun:
+                return
 
     def _is_long(self, state: RequestState) -> bool:
         """Longer than half the budget, not counting what is computed or cached.

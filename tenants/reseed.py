@@ -1,9 +1,9 @@
 """After Redis came back empty: who writes the record anew, and how the others know when it is whole.
 
 The epoch is there while the record is whole. A record without one answers nothing, so that no key is called
-unknown that was only lost. Whoever finds it missing and gets the lock rebuilds what was spent, then writes
-tiers, tenants and keys and the epoch in one step. A crash at any point leaves either a whole record or none,
-and the next one begins anew.
+unknown that was only lost. Whoever finds it missing and gets the lock waits until what runs is reserved in it
+again, rebuilds what was spent and topped up, then writes tiers, tenants and keys and the epoch in one step. A
+crash at any point leaves either a whole record or none, and the next one begins anew.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LOOK_EVERY_S = 0.2
 
 Sleep = Callable[[float], Awaitable[None]]
 Rebuild = Callable[[], Awaitable[object]]
-"""Applies to the empty ledger what was spent. What a crashed one left of it, or another does at the same
-time, is to be no matter. May raise `StoreUnavailable`."""
+"""Applies to the empty ledger all that it must know. What a crashed one left of it, or another does at the
+same time, is to be no matter. May raise `StoreUnavailable`."""
 
 
 class LosableRecord(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 from engine.block_hash import hash_blocks
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.policy import FirstComeFirstServed
+from engine.policy import FirstComeFirstServed, SchedulingPolicy
 from engine.request import Request, RequestOutput, SamplingParams
 from engine.scheduler import Scheduler
 from engine.step import SampledToken, StepPlan, StepResult
@@ -67,8 +67,8 @@ def make_config(*, num_blocks: int = 101, **sizes: Any) -> EngineConfig:
     return EngineConfig(num_blocks=num_blocks, **{**defaults, **sizes})
 
 
-def make_scheduler(**sizes: Any) -> Scheduler:
-    return Scheduler(make_config(**sizes), FirstComeFirstServed(), eos_token_ids=[EOS])
+def make_scheduler(policy: SchedulingPolicy | None = None, **sizes: Any) -> Scheduler:
+    return Scheduler(make_config(**sizes), policy or FirstComeFirstServed(), eos_token_ids=[EOS])
 
 
 def make_core(

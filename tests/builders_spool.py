@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tenants.audit import Actor
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ledger import Applied
 from tenants.ledger.memory_ledger import MemoryLedger
 from tenants.ledger.settlement import Settlement
 from tenants.ledger.usage import Sums
 from tenants.spool.folder import make
+from tenants.spool.line import Entry
 from tenants.spool.settler import Settler
 from tenants.spool.spool import Spool
 from tenants.store import StoreUnavailable
@@ -45,6 +48,21 @@ def a_settlement(number: int = 1, **fields: Any) -> Settlement:
     return Settlement(**plain | fields)
 
 
+def an_adjustment(number: int = 1, **fields: Any) -> Adjustment:
+    """Adjustment `a<number>`: a top-up of the day's budget by `number`."""
+    plain: dict[str, Any] = {
+        "adjustment_id": f"a{number}",
+        "tenant_id": "acme",
+        "key_id": None,
+        "window": "day",
+        "action": "top_up",
+        "amount": number,
+        "at": NOON,
+        "by": Actor("admin", "key_9"),
+    }
+    return Adjustment(**plain | fields)
+
+
 class Disk:
     """Stands for `os.fsync`: remembers how much of each file is safe, and fails when told to."""
 
@@ -68,11 +86,11 @@ def a_spool(
     return Spool(folder, lock, clock, disk or (lambda file: None), collect=lambda: None)
 
 
-async def spooled(base: Path, gateway_id: str, *settlements: Settlement, at: float = NOON) -> Path:
+async def spooled(base: Path, gateway_id: str, *entries: Entry, at: float = NOON) -> Path:
     """The spool of a gateway that wrote these, in order, and died. Its folder."""
     spool = a_spool(base, gateway_id, lambda: at)
-    for settlement in settlements:
-        await spool.append(settlement)
+    for entry in entries:
+        await spool.append(entry)
     await spool.close()
     return spool.folder
 
@@ -93,6 +111,11 @@ class TroubledLedger(MemoryLedger):
         answers = await super().settle(settlements)
         self.answers += answers
         return answers
+
+    async def adjust(self, adjustments: Sequence[Adjustment]) -> list[Applied]:
+        if self.is_away:
+            raise StoreUnavailable
+        return await super().adjust(adjustments)
 
     async def renew(self, running: Sequence[Any]) -> None:
         if self.is_away:

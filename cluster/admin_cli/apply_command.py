@@ -40,7 +40,7 @@ def apply(session: Session, file: Path, dry_run: bool, prune: bool, yes: bool, k
     is not said has its default, which for limits is none. Keys are known by name; one that
     is missing is made and shown this once; none is ever made again. expires_in counts
     when a key is made; the plan notes a key that is there and expires otherwise. Money
-    is in micro-units (1 unit = 1000000).
+    is in micro-units (1 unit = 1000000). A file has at most 1 MiB.
 
     Exit status: 0 as the file says, 1 the server refused a step, 2 it could not run.
 
@@ -73,7 +73,7 @@ def _plan(session: Session, file: Path, prune: bool) -> Plan:
         wanted = read_wanted(file)
         return make_plan(wanted, read_known(session.client), own_hint=session.key[-_HINT_CHARS:], prune=prune)
     except YamlFileError as error:
-        raise CannotRun(str(error)) from None
+        raise CannotRun(f"--file: {error}") from None
     except PlanError as error:
         raise CannotRun(f"{file}: {error}") from None
 

@@ -36,7 +36,7 @@ class _Micro(click.ParamType[Any]):
     metavar="MICRO",
     help="Add micro-units to the running --window.",
 )
-@click.option("--reset", is_flag=True, help="Make all of the budget of the running --window available again.")
+@click.option("--reset", is_flag=True, help="Forgive what was spent in the running --window.")
 @click.option("--window", type=click.Choice(["day", "month"]), help="Of --top-up and --reset; in UTC.")
 @asks_the_cluster
 def limits(
@@ -44,7 +44,9 @@ def limits(
 ) -> None:
     """A tenant's limits as they stand; with --top-up or --reset, after that.
 
-    Money is given in micro-units (1 unit = 1000000); tables show both. Two top-ups add up. With offline=serve
+    Money is given in micro-units (1 unit = 1000000); tables show both. Two top-ups add up. A reset makes
+    all of the budget available again, top-ups included; what runs stays reserved, usage stays as it is, and
+    a second reset changes nothing. With offline=serve
     about 1 % of a budget counts as spent for each gateway that serves the tenant: purses for when the record
     is away, given back later.
 

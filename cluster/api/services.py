@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 from cluster.api.pace import Timings
 from cluster.api.recorders import Recorders
+from cluster.autoscaling.store import StatusSource
 from cluster.generation import Generator
 from cluster.rollout.store import Rollouts
 from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
 from engine.tokenizer import Tokenizer
 from tenants.auth import Authenticator
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ledger import Ledger
 from tenants.outcomes.outcome import OutcomeStore
 from tenants.store import TenantStore
@@ -30,7 +32,11 @@ class Services:
     authenticator: Authenticator
     store: TenantStore
     ledger: Ledger
+    adjust: Callable[[Adjustment], Awaitable[None]]
+    """On this gateway's disk first, then in the ledger. Raises `OSError`, and nothing has happened, or
+    `StoreUnavailable`, and it is in force later (`tenants/spool/settler.py`)."""
     rollouts: Rollouts
+    status: StatusSource
     outcomes: OutcomeStore
     secret: bytes
     tokenizer: Tokenizer

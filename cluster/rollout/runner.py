@@ -99,6 +99,11 @@ class RolloutRunner:
         self._run: _Run | None = None
         self._next_look = self._next_telling = clock()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rollout is under way."""
+        return self._rollout is None
+
     def tick(self) -> None:
         """To be called often; does nothing between two looks. Never raises."""
         now = self._clock()

@@ -1,9 +1,16 @@
--- A top-up by `amount`, or without one a reset: what was spent is forgiven.
-local money = read_money(today, { ask.who })
-local at = ask.window == 'day' and 1 or 2
-local spend = money.spends[at]
-local credit = ask.amount and spend[3] + ask.amount or math.max(spend[3], spend[1])
-spend[3] = math.max(-ask.max_credit, math.min(ask.max_credit, credit))
-redis.call('HSET', MONEY, money.fields[at], cmsgpack.pack(spend))
-redis.call('EXPIRE', MONEY, KEEP_S)
+-- One top-up or reset, once. Returns 1: applied; 3: it was known. What was forgiven may be more than is known
+-- to be spent: after a loss that is told piece by piece.
+local SETTLED = prefix .. 'settled:' .. ask.hour
+if redis.call('HEXISTS', SETTLED, ask.id) == 1 then
+  return 3
+end
+local account = read_account({ ask.who }, {})
+local money, window = account.money[ask.who], ask.window == 'day' and DAY or MONTH
+redis.call('HSET', SETTLED, ask.id, cmsgpack.pack({ ask.day }))
+redis.call('EXPIRE', SETTLED, ask.tombstone_s)
+if runs(money, window, ask.day) then
+  money[window + 2] = max(-ask.max_credit, min(ask.max_credit, money[window + 2] + ask.credit))
+  money[window + 3] = max(money[window + 3], ask.forgiven)
+  write_account({ money = account.money })
+end
 return 1

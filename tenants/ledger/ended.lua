@@ -2,7 +2,7 @@
 -- {blob, cached tokens, completion tokens}; -1 cached tokens: it was never renewed.
 local found, next_end = {}, 0
 for _, key in ipairs({ LEASES .. TENANT, PURSES }) do
-  local ids = redis.call('ZRANGEBYSCORE', key, '-inf', whole(now), 'LIMIT', 0, ask.most)
+  local ids = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, ask.most)
   for _, id in ipairs(ids) do
     local opened = read_open(id)
     if opened then
@@ -11,7 +11,7 @@ for _, key in ipairs({ LEASES .. TENANT, PURSES }) do
       redis.call('ZREM', key, id)
     end
   end
-  local following = redis.call('ZRANGEBYSCORE', key, '(' .. whole(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local following = redis.call('ZRANGEBYSCORE', key, now + 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   local ends = #ids == ask.most and now or tonumber(following[2] or 0)
   if ends > 0 and (next_end == 0 or ends < next_end) then
     next_end = ends

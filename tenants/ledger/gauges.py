@@ -37,7 +37,7 @@ def _gauges(scope: Scope, found: ScopeState, now_us: int) -> Iterator[Gauge]:
 
 
 def _of_budget(kind: Kind, key_id: str | None, budget: int, spend: Spend, left_us: int) -> Gauge:
-    is_untouched = not (spend.spent or spend.reserved)
+    is_untouched = not (spend.used or spend.reserved)
     remaining = max(0, spend.available(budget))
     return _gauge(
         kind, key_id, max(0, budget + spend.credit), remaining, 0 if is_untouched else left_us / _US

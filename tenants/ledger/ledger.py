@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-import msgspec
-
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Granted, Refused, Standing
+from tenants.ledger.reservation import Held
 from tenants.ledger.settlement import Progress, Settlement
+from tenants.ledger.state import Spends
 from tenants.ledger.usage import UsageRow
 
 LEASE_S = 10.0
@@ -24,27 +25,8 @@ PURSE_LEASE_S = 900.0
 TOMBSTONE_S = 48 * 3600
 """For so long a settlement that comes again is known."""
 KEEP_USAGE_DAYS = 400
-MAX_TOP_UP = 10**15
 
 Applied = Literal["applied", "corrected", "duplicate"]
-
-
-class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of what one window of a budget still pays for. It touches no usage.
-
-    `amount` micro-units are added to the window that is running now (a top-up); None: as much as makes
-    all of the budget available again, whatever was spent (a reset).
-    """
-
-    tenant_id: str
-    key_id: str | None
-    window: Literal["day", "month"]
-    amount: int | None
-
-    def check(self) -> None:
-        """Raises ValueError for an amount that cannot be counted exactly."""
-        if self.amount is not None and abs(self.amount) > MAX_TOP_UP:
-            raise ValueError(f"amount must be within ±{MAX_TOP_UP}, not {self.amount}")
 
 
 class Ledger(Protocol):
@@ -74,7 +56,19 @@ class Ledger(Protocol):
     async def standing(self, tenant_id: str, model: str, scopes: Sequence[Scope]) -> Standing:
         """As a `reserve` would find it; takes nothing."""
 
-    async def adjust(self, adjustment: Adjustment) -> None: ...
+    async def reopen(self, held: Sequence[Held]) -> None:
+        """Of a ledger that has forgotten them: reserves the money and the places of running requests again.
+
+        Nothing is asked, for it was granted before. One that is open, or settled, is left as it is.
+        """
+
+    async def spends(self, tenant_id: str, key_id: str | None) -> Spends:
+        """Of the tenant, or of one of its keys, in the windows that run now."""
+
+    async def adjust(self, adjustments: Sequence[Adjustment]) -> list[Applied]:
+        """Each exactly once by its id; repeating is harmless. Of a window that has ended nothing is left to
+        change.
+        """
 
     async def usage(self, tenant_id: str, first_day: str, last_day: str) -> list[UsageRow]:
         """Rows of the days from `first_day` to `last_day`, both included, by day, model and key.

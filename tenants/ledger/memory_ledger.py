@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ask import TENANT, Ask, Scope
 from tenants.ledger.decision import after, decide
 from tenants.ledger.gauges import standing
 from tenants.ledger.grant import Granted, Refused, Standing
-from tenants.ledger.ledger import Adjustment, Applied
+from tenants.ledger.ledger import Applied
 from tenants.ledger.memory_tenant import MemoryTenant
-from tenants.ledger.reservation import Told, reaped
+from tenants.ledger.reservation import Held, Told, reaped
 from tenants.ledger.settlement import Progress, Settlement
+from tenants.ledger.state import Spends
 from tenants.ledger.usage import UsageRow, days_asked, row
 
 
@@ -65,11 +67,19 @@ class MemoryLedger:
     async def standing(self, tenant_id: str, model: str, scopes: Sequence[Scope]) -> Standing:
         return standing(scopes, self._tenants[tenant_id].state(model, scopes, self._clock()))
 
-    async def adjust(self, adjustment: Adjustment) -> None:
-        adjustment.check()
-        tenant = self._tenants[adjustment.tenant_id]
-        who = adjustment.key_id or TENANT
-        tenant.adjust(who, adjustment.window, adjustment.amount, self._clock())
+    async def reopen(self, held: Sequence[Held]) -> None:
+        now_us = self._clock()
+        for one in held:
+            self._tenants[one.ask.tenant_id].reopen(one, now_us)
+
+    async def spends(self, tenant_id: str, key_id: str | None) -> Spends:
+        return self._tenants[tenant_id].spends(key_id or TENANT, self._clock())
+
+    async def adjust(self, adjustments: Sequence[Adjustment]) -> list[Applied]:
+        for adjustment in adjustments:
+            adjustment.check()
+        now_us = self._clock()
+        return [self._tenants[one.tenant_id].adjust(one, now_us) for one in adjustments]
 
     async def usage(self, tenant_id: str, first_day: str, last_day: str) -> list[UsageRow]:
         days, usage = days_asked(first_day, last_day), self._tenants[tenant_id].usage

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ask import TENANT, Ask, Scope
 from tenants.ledger.decision import Take
 from tenants.ledger.ledger import KEEP_USAGE_DAYS, LEASE_S, PURSE_LEASE_S, TOMBSTONE_S, Applied
 from tenants.ledger.memory_rates import Rates
 from tenants.ledger.output_estimate import FIRST_ESTIMATE, moved
-from tenants.ledger.reservation import Reservation, Told, reservation_of
+from tenants.ledger.reservation import Held, Reservation, Told, reservation_of
 from tenants.ledger.settlement import Settlement
-from tenants.ledger.state import ScopeState, Spend, State
+from tenants.ledger.state import ScopeState, Spend, Spends, State
 from tenants.ledger.usage import Sums, sums_of
 from tenants.ledger.windows import DAY_US, day_of, month_of, to_us
 
@@ -45,7 +46,7 @@ class Opened(NamedTuple):
 
 
 class Stone(NamedTuple):
-    """Of what was settled. One that the reaper wrote knows what its correction takes back."""
+    """Of what was settled or adjusted. One that the reaper wrote knows what its correction takes back."""
 
     reaped: Sums | None
     day: int
@@ -82,7 +83,8 @@ class MemoryTenant:
         self._forget_old(now_us)
         place = (settlement.hour, settlement.request_id)
         opened, stone = self.open.pop(settlement.request_id, None), self.stones.get(place)
-        day = opened.day if opened else stone.day if stone else day_of(to_us(settlement.started_at))
+        began = min(day_of(to_us(settlement.started_at)), day_of(now_us))
+        day = opened.day if opened else stone.day if stone else began
         if opened is not None:
             self._correct_rates(opened, settlement, now_us)
             self._change_money(settlement.key_id, day, now_us, reserved=-opened.take.cost)
@@ -104,10 +106,34 @@ class MemoryTenant:
         found = (opened for opened in self.open.values() if opened.ends_us <= now_us)
         return sorted(found, key=lambda opened: (opened.ends_us, opened.reservation.request_id))
 
-    def adjust(self, who: str, kind: str, amount: int | None, now_us: int) -> None:
-        day = day_of(now_us)
-        window = Window(kind, day if kind == "day" else month_of(day), who)
-        self.money[window] = self.money.get(window, Spend()).credited(amount)
+    def reopen(self, held: Held, now_us: int) -> None:
+        """It takes nothing of the rates, which have drained meanwhile."""
+        ask = held.ask
+        self._forget_old(now_us)
+        if ask.request_id in self.open or (held.hour, ask.request_id) in self.stones:
+            return
+        day = min(held.day, day_of(now_us))
+        self._change_money(ask.key_id, day, now_us, reserved=held.cost)
+        take = Take(ask.max_tokens, held.cost, ())
+        self.open[ask.request_id] = Opened(reservation_of(ask), day, take, (), now_us + _LEASE_US)
+
+    def spends(self, who: str, now_us: int) -> Spends:
+        day, month = (self.money.get(window, Spend()) for window in _windows(who, day_of(now_us)))
+        return Spends(now_us, day, month)
+
+    def adjust(self, adjustment: Adjustment, now_us: int) -> Applied:
+        self._forget_old(now_us)
+        place = (adjustment.hour, adjustment.adjustment_id)
+        if place in self.stones:
+            return "duplicate"
+        day = min(day_of(to_us(adjustment.at)), day_of(now_us))
+        self.stones[place] = Stone(None, day)
+        self.hours[adjustment.hour] = now_us + _TOMBSTONE_US
+        window = next(one for one in _windows(adjustment.who, day) if one.kind == adjustment.window)
+        if not window.has_ended(day_of(now_us)):
+            spend = self.money.get(window, Spend())
+            self.money[window] = spend.adjusted(credit=adjustment.credit, forgiven=adjustment.forgiven)
+        return "applied"
 
     def _scope_state(self, scope: Scope, model: str, now_us: int) -> ScopeState:
         who, day = scope.who, day_of(now_us)

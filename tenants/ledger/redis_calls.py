@@ -24,7 +24,18 @@ _LOOK_EVERY_S = LEASE_S - 1
 """Before a lease ends that was taken behind a look: each reserve moves its tenant's time by 1 µs."""
 CALLS_A_PIPELINE = 100
 """Redis serves nobody else while a script runs, but others between two of them."""
-_NAMES = ("reserve", "settle", "renew", "ended", "standing", "adjust", "watched")
+_COUNTS = ("common", "rates", "money", "account")
+_PARTS = {
+    "reserve": (*_COUNTS, "leases", "scopes"),
+    "settle": (*_COUNTS, "leases"),
+    "renew": ("common", "leases"),
+    "ended": ("common", "leases"),
+    "standing": (*_COUNTS, "leases", "scopes"),
+    "reopen": (*_COUNTS, "leases"),
+    "adjust": _COUNTS,
+    "watched": ("common",),
+}
+"""What each script begins with: no more than it needs, for all of that is made anew in every run."""
 
 Value = TypeVar("Value")
 
@@ -39,7 +50,7 @@ class LedgerScripts:
     ) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
-        self._by_name = {name: Script("tenants.ledger", "common", name) for name in _NAMES}
+        self._by_name = {name: Script("tenants.ledger", *parts, name) for name, parts in _PARTS.items()}
         self._watch = Script("tenants.ledger", "watch")
         self._looked = Script("tenants.ledger", "looked")
         scripts = [*self._by_name.values(), self._watch, self._looked]

@@ -1,21 +1,25 @@
 """The ledger in Redis ≥ 6.2. Every operation on a tenant is one script, which takes the time from Redis.
 
 Layout; all of it has a TTL, which the same script sets. `<who>` is a key's id, or nothing: the tenant.
-    headrace:{<tenant>}:rates:<who>:<model>  levels of the three rates
-    headrace:{<tenant>}:output:<model>       running p90 of output length
-    headrace:{<tenant>}:money                hash: d<day>/<who>, m<month>/<who> → spent, reserved, credit
+    headrace:{<tenant>}:account              hash: money:<who> → its day, and spent, reserved, credit and
+                                             forgiven of that day and of its month; rates:<who>:<model>
+                                             → levels of the three rates; output:<model> → running p90
+                                             of output length
     headrace:{<tenant>}:open                 hash: request id → reservation, what it took, how far it is
     headrace:{<tenant>}:leases:<who>         sorted set: request id → when its lease ends, µs
     headrace:{<tenant>}:purses               the same of purses, which are no requests
-    headrace:{<tenant>}:settled:<hour>       hash: request id → tombstone, by the hour of `started_at`
+    headrace:{<tenant>}:settled:<hour>       hash: request id → tombstone, by the hour of `started_at`;
+                                             of adjustments too, by that of `at`
     headrace:{<tenant>}:usage:<day>          hash: model and key → sums
     headrace:{ledger}:watched                sorted set: tenant → when it is looked at for orphans, µs
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
@@ -23,21 +27,27 @@ from redis.exceptions import RedisError
 
 from tenants.bounded import bounded
 from tenants.ledger import redis_messages as messages
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.decision import after, decide
 from tenants.ledger.gauges import standing
 from tenants.ledger.grant import Granted, Refused, Standing
-from tenants.ledger.ledger import Adjustment, Applied
+from tenants.ledger.ledger import Applied
 from tenants.ledger.redis_calls import CALLS_A_PIPELINE, LedgerScripts, json_parsed, parsed, prefix_of
 from tenants.ledger.redis_messages import Reserved
 from tenants.ledger.redis_reaper import RedisReaper
+from tenants.ledger.reservation import Held
 from tenants.ledger.settlement import Progress, Settlement
+from tenants.ledger.state import Spends, State
 from tenants.ledger.usage import Sums, UsageRow, days_asked, row
 from tenants.ledger.windows import day_name
 from tenants.redis_client import CALL_TIMEOUT_S
 from tenants.redis_script import Call
 from tenants.redis_trouble import unavailable
 from tenants.store import CorruptRecord
+from tenants.terms import Limits
+
+log = logging.getLogger("headrace.record")
 
 _APPLIED: dict[object, Applied] = {1: "applied", 2: "corrected", 3: "duplicate"}
 
@@ -116,16 +126,41 @@ class RedisLedger:
         return await self._reaper.reap()
 
     async def standing(self, tenant_id: str, model: str, scopes: Sequence[Scope]) -> Standing:
+        return standing(scopes, await self._state(tenant_id, model, scopes))
+
+    async def _state(self, tenant_id: str, model: str, scopes: Sequence[Scope]) -> State:
         call = self._scripts.call("standing", tenant_id, messages.standing(model, scopes))
         (reply,) = await self._scripts.run([call])
         place = prefix_of(tenant_id)
-        return standing(scopes, parsed(self._scripts.checked(reply, place), Reserved, place).state)
+        return parsed(self._scripts.checked(reply, place), Reserved, place).state
 
-    async def adjust(self, adjustment: Adjustment) -> None:
-        adjustment.check()
-        call = self._scripts.call("adjust", adjustment.tenant_id, messages.adjust(adjustment))
-        (reply,) = await self._scripts.run([call])
-        self._scripts.checked(reply, prefix_of(adjustment.tenant_id))
+    async def reopen(self, held: Sequence[Held]) -> None:
+        """One tenant whose keys are damaged is told and left out: all others' requests run too.
+
+        A hundred at a time, so that however many there are no call is too long.
+        """
+        by_tenant = sorted(held, key=_tenant_of)
+        for first in range(0, len(held), CALLS_A_PIPELINE):
+            for reply in await self._scripts.run(
+                self._reopen_calls(by_tenant[first : first + CALLS_A_PIPELINE])
+            ):
+                try:
+                    self._scripts.checked(reply, "headrace:")
+                except CorruptRecord as error:
+                    log.error("what runs cannot be reserved again: %s", error)
+
+    async def spends(self, tenant_id: str, key_id: str | None) -> Spends:
+        state = await self._state(tenant_id, "", [Scope(key_id, Limits())])
+        (scope,) = state.scopes
+        return Spends(state.now_us, scope.day, scope.month)
+
+    async def adjust(self, adjustments: Sequence[Adjustment]) -> list[Applied]:
+        for adjustment in adjustments:
+            adjustment.check()
+        calls = [self._scripts.call("adjust", one.tenant_id, messages.adjust(one)) for one in adjustments]
+        replies = await self._scripts.run(calls)
+        places = [prefix_of(one.tenant_id) for one in adjustments]
+        return [_APPLIED[self._scripts.checked(*answer)] for answer in zip(replies, places, strict=True)]
 
     async def usage(self, tenant_id: str, first_day: str, last_day: str) -> list[UsageRow]:
         days = days_asked(first_day, last_day)
@@ -141,6 +176,13 @@ class RedisLedger:
         return self._scripts.call(
             "settle", settlement.tenant_id, messages.settle(settlement, by_reaper=False)
         )
+
+    def _reopen_calls(self, held: Sequence[Held]) -> list[Call]:
+        calls: list[Call] = []
+        for tenant_id, its in groupby(held, key=_tenant_of):
+            message = messages.reopen(list(its))
+            calls += [self._scripts.watch(tenant_id), self._scripts.call("reopen", tenant_id, message)]
+        return calls
 
     def _renew_calls(self, tenant_id: str, running: Sequence[Progress]) -> Iterator[Call]:
         yield self._scripts.watch(tenant_id)
@@ -168,6 +210,10 @@ class RedisLedger:
             for place, sums in found.items()
         ]
         return sorted(rows, key=lambda row: (row.day, row.model, row.key_id))
+
+
+def _tenant_of(held: Held) -> str:
+    return held.ask.tenant_id
 
 
 def _queue(pipeline: Pipeline, call: Call) -> None:

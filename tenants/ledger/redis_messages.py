@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from tenants.ledger.ask import TENANT, Ask, Scope
+from tenants.ledger.adjustment import Adjustment
+from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.decision import MIN_TOKENS
-from tenants.ledger.ledger import KEEP_USAGE_DAYS, LEASE_S, PURSE_LEASE_S, TOMBSTONE_S, Adjustment
+from tenants.ledger.ledger import KEEP_USAGE_DAYS, LEASE_S, PURSE_LEASE_S, TOMBSTONE_S
 from tenants.ledger.meter import meters
-from tenants.ledger.reservation import reservation_of
+from tenants.ledger.reservation import Held, reservation_of
 from tenants.ledger.settlement import Progress, Settlement
 from tenants.ledger.state import MAX_CREDIT, ScopeState, State
 from tenants.ledger.usage import sums_of
@@ -23,6 +24,7 @@ from tenants.ledger.windows import day_name, day_of, to_us
 MAX_ENDED = 100
 """Reservations of one tenant that are reaped in one go."""
 Message = dict[str, Any]
+_NO_METER = (None, None)
 pack = msgspec.msgpack.encode
 
 
@@ -100,20 +102,35 @@ def standing(model: str, scopes: Sequence[Scope]) -> Message:
     return {"model": model, "scopes": list(map(_scope, scopes))}
 
 
+def reopen(held: Sequence[Held]) -> Message:
+    return {"held": list(map(_held, held)), "lease_us": to_us(LEASE_S)}
+
+
 def adjust(adjustment: Adjustment) -> Message:
     return {
-        "who": adjustment.key_id or TENANT,
+        "id": adjustment.adjustment_id,
+        "hour": adjustment.hour,
+        "day": day_of(to_us(adjustment.at)),
+        "who": adjustment.who,
         "window": adjustment.window,
-        "amount": adjustment.amount,
+        "credit": adjustment.credit,
+        "forgiven": adjustment.forgiven,
         "max_credit": MAX_CREDIT,
+        "tombstone_s": TOMBSTONE_S + 3600,
     }
+
+
+def _held(held: Held) -> tuple[Any, ...]:
+    ask = held.ask
+    blob = text(reservation_of(ask))
+    return ask.request_id, held.hour, blob, ask.key_id, held.day, held.cost, ask.is_purse
 
 
 def _scope(scope: Scope) -> Message:
     limits = scope.limits
     return {
         "who": scope.who,
-        "meters": meters(limits),
+        "meters": [number for meter in meters(limits) for number in meter or _NO_METER],
         "budgets": (limits.budget_day, limits.budget_month),
         "max_concurrency": limits.max_concurrency,
     }

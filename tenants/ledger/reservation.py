@@ -6,6 +6,7 @@ import msgspec
 
 from tenants.ledger.ask import Ask
 from tenants.ledger.settlement import Settlement
+from tenants.ledger.windows import day_of, to_us
 from tenants.terms import Prices
 
 
@@ -22,6 +23,24 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     n: int
     is_purse: bool
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A reservation as its gateway knows it, whatever the ledger does."""
+
+    ask: Ask
+    cost: int
+    """Micro-units that are reserved for it."""
+
+    @property
+    def day(self) -> int:
+        """In whose windows, in days since the epoch."""
+        return day_of(to_us(self.ask.started_at))
+
+    @property
+    def hour(self) -> int:
+        """Of `started_at`, as of its `Settlement`."""
+        return int(self.ask.started_at // 3600)
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):

@@ -2,6 +2,12 @@
 -- only, 0: it is not due, for its lease was renewed or its gateway was faster. 3 tells the reaper that it was
 -- applied by a call whose answer was not heard. Whatever is reserved under the id is released, even by one
 -- that was known: the reserve of a request may arrive after its settlement.
+local function moved(estimate, answer_tokens)
+  local step = max(1, floor(estimate / 64))
+  local is_longer = answer_tokens > estimate
+  return is_longer and min(2 ^ 24, estimate + 9 * step) or max(1, estimate - step)
+end
+
 local SETTLED, USAGE = prefix .. 'settled:' .. ask.hour, prefix .. 'usage:' .. ask.usage_day
 local opened = read_open(ask.id)
 -- {day, sums of what the reaper settled}; without the sums it is final
@@ -17,14 +23,13 @@ if ask.is_reaper then
 end
 
 local is_known = stone and not (stone[2] and not ask.is_reaped)
-local day = opened and opened[3] or stone and stone[1] or ask.day
-local money = read_money(day, { TENANT, ask.key_id })
-local row = unpacked(redis.call('HGET', USAGE, ask.row), 'usage', 5) or { 0, 0, 0, 0, 0 }
-local estimate = read_estimate()
-local taken = {}
-for at, take in ipairs(opened and opened[5] or {}) do
-  taken[at] = { who = take[1], tokens = { take[2], take[3], take[4] }, rates = read_rates(take[1]) }
+local day = opened and opened[3] or stone and stone[1] or min(ask.day, today)
+local takes, takers = opened and opened[5] or {}, {}
+for at, take in ipairs(takes) do
+  takers[at] = take[1]
 end
+local account = read_account({ TENANT, ask.key_id }, takers)
+local row = unpacked(redis.call('HGET', USAGE, ask.row), 'usage', 5) or { 0, 0, 0, 0, 0 }
 
 local is_used, added = false, {}
 for at = 1, 5 do
@@ -32,17 +37,21 @@ for at = 1, 5 do
   is_used = is_used or added[at] ~= 0
   row[at] = row[at] + added[at]
 end
-change_money(money, added[5], opened and -opened[4] or 0)
-for _, take in ipairs(taken) do
-  if take.rates then
-    for kind, tokens in ipairs(take.tokens) do
-      if tokens >= 0 then
-        change_level(take.rates, kind, ask.truth[kind] - tokens)
-      end
+local reserved = opened and -opened[4] or 0
+local is_charged = (added[5] ~= 0 or reserved ~= 0) and runs(account.money[TENANT], MONTH, day)
+for _, money in pairs(account.money) do
+  change_money(money, day, added[5], reserved)
+end
+for _, take in ipairs(takes) do
+  local rates = account.rates[take[1]]
+  for kind = 1, rates and 3 or 0 do
+    if take[kind + 1] >= 0 then
+      set_level(rates, kind, level_of(rates, kind), ask.truth[kind] - take[kind + 1])
     end
-    write_rates(take.who, take.rates)
   end
 end
+local estimate = not is_known and ask.answer_tokens and moved(account.estimate, ask.answer_tokens)
+write_account({ money = is_charged and account.money, rates = account.rates, estimate = estimate })
 redis.call('HDEL', OPEN, ask.id)
 for _, key in ipairs(lease_keys(ask.key_id, opened and opened[8])) do
   redis.call('ZREM', key, ask.id)
@@ -55,11 +64,5 @@ redis.call('EXPIRE', SETTLED, ask.tombstone_s)
 if is_used then
   redis.call('HSET', USAGE, ask.row, cmsgpack.pack(row))
   redis.call('EXPIRE', USAGE, ask.usage_s)
-end
-if ask.answer_tokens then
-  local step = math.max(1, math.floor(estimate / 64))
-  local is_longer = ask.answer_tokens > estimate
-  estimate = is_longer and math.min(2 ^ 24, estimate + 9 * step) or math.max(1, estimate - step)
-  redis.call('SET', estimate_key(), whole(estimate), 'EX', KEEP_S)
 end
 return stone and 2 or 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from tenants.ledger.grant import Kind
@@ -18,20 +20,37 @@ class Spend(msgspec.Struct, frozen=True, array_like=True):
     spent: int = 0
     reserved: int = 0
     credit: int = 0
-    """Added to the budget."""
+    """Added to the budget by top-ups, which no reset takes away."""
+    forgiven: int = 0
+    """Of what was spent, so much does not count: all that there was at the last reset."""
+
+    @property
+    def used(self) -> int:
+        """What counts of what was spent. Where less is known to be spent than was forgiven, nothing more is
+        given for it: the rest of the spend may be told later.
+        """
+        return max(0, self.spent - self.forgiven)
 
     def available(self, budget: int) -> int:
         """Negative after a budget was lowered."""
-        return budget + self.credit - self.spent - self.reserved
+        return budget + self.credit - self.used - self.reserved
 
     def changed(self, *, spent: int = 0, reserved: int = 0) -> Spend:
         """With so much more spent and reserved; negative: less. No window ever lends what was reserved."""
-        return Spend(self.spent + spent, max(0, self.reserved + reserved), self.credit)
+        return Spend(self.spent + spent, max(0, self.reserved + reserved), self.credit, self.forgiven)
 
-    def credited(self, amount: int | None) -> Spend:
-        """A top-up. None, a reset: what was spent is forgiven; what runs stays reserved."""
-        credit = max(self.credit, self.spent) if amount is None else self.credit + amount
-        return Spend(self.spent, self.reserved, max(-MAX_CREDIT, min(MAX_CREDIT, credit)))
+    def adjusted(self, *, credit: int, forgiven: int) -> Spend:
+        """Topped up by `credit`, and reset when `forgiven` had been spent; what runs stays reserved."""
+        bounded = max(-MAX_CREDIT, min(MAX_CREDIT, self.credit + credit))
+        return Spend(self.spent, self.reserved, bounded, max(self.forgiven, forgiven))
+
+
+class Spends(NamedTuple):
+    """Both windows of somebody's money that run at `now_us`."""
+
+    now_us: int
+    day: Spend
+    month: Spend
 
 
 class ScopeState(msgspec.Struct, frozen=True, array_like=True):

@@ -1,9 +1,10 @@
 """The purses of this gateway: taken and renewed while the record answers, spent from while it does not.
 
 What a purse holds is reserved in the record until all that was spent from it is charged: it is given back
-only once the last request that it pays for was settled, behind that settlement in the spool. So requests of
-an outage never spend more than was theirs, unless the record lost the reservation itself (it came back
-empty, or as a replica that lagged), or the outage was longer than `PURSE_LEASE_S` for this gateway alone.
+only once the last request that it pays for was settled, behind that settlement in the spool. A record that
+came back empty is told of it anew before it is whole. So requests of an outage never spend more than was
+theirs, unless the record lost the reservation itself (it came back as a replica that lagged), or the outage
+was longer than `PURSE_LEASE_S` for this gateway alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from tenants.ledger.ask import Ask
 from tenants.ledger.grant import Granted, Standing
 from tenants.ledger.ledger import Ledger
+from tenants.ledger.reservation import Held
 from tenants.ledger.settlement import Progress, Settlement
 from tenants.offline.customers import Customers
 from tenants.offline.purse import GOOD_FOR_S, Holder, Purse, given_back, holder_of
@@ -92,6 +94,12 @@ class Prepaid:
         """The record is back: it is not known what it still has of these."""
         self._closing.extend(self._held.values())
         self._held.clear()
+
+    async def reopen(self) -> None:
+        """Reserves all purses in a record that may have forgotten them. Raises `StoreUnavailable`."""
+        purses = [held.purse for held in (*self._held.values(), *self._closing)]
+        await self._ledger.reopen([Held(purse.ask, purse.amount) for purse in purses])
+        await self._renew()
 
     async def tick(self) -> None:
         """To be called every `RENEW_EVERY_S` while the record answers. What fails is tried again."""

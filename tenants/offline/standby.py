@@ -31,6 +31,9 @@ class Means(NamedTuple):
     fleet: Fleet
     settle: Callable[[Settlement], Awaitable[None]]
     """Writes to the spool and applies in that order. May raise `OSError`."""
+    reopen: Callable[[], Awaitable[None]]
+    """Reserves what runs here in a record that has forgotten it; what has ended is in the spool then. May
+    raise `StoreUnavailable`."""
     reseed: Callable[[], Awaitable[None]]
     """Writes an empty record anew, if nobody else does. May raise `StoreUnavailable`."""
     clock: Callable[[], float]
@@ -52,7 +55,8 @@ class Standby:
         self._on_change = on_change
         breaker = Breaker(self._changed)
         self.health = RecordHealth(breaker, means.clock)
-        self._watch = Watch(breaker, means.fleet, means.gateway_id, means.clock, means.reseed)
+        self._reopen_requests = means.reopen
+        self._watch = Watch(breaker, means.fleet, means.gateway_id, means.clock, self._reopen, means.reseed)
         self._prepaid = Prepaid(means.ledger, means.settle, means.clock, means.wall_clock, means.new_id)
         self._offline = OfflineLedger(
             self._prepaid, lambda: self._watch.num_gateways, lambda: to_us(means.wall_clock())
@@ -97,6 +101,11 @@ class Standby:
         """Gives back what is in no use. Requests that run from a purse keep it until its lease ends."""
         await self._prepaid.close()
         await self._watch.close()
+
+    async def _reopen(self) -> None:
+        """Purses too. What runs on one counts twice until it ends: never too little."""
+        await self._reopen_requests()
+        await self._prepaid.reopen()
 
     def _changed(self, trouble: Trouble | None) -> None:
         if trouble is None:

@@ -17,7 +17,8 @@ log = logging.getLogger("headrace.record")
 class Watch:
     """Owns what is known of the fleet. `tick` is to be called every `PROBE_EVERY_S`.
 
-    `reseed` writes an empty record anew; it is not called while it runs. `clock` is that of the breaker.
+    `reopen` reserves in the record what runs here, and may raise `StoreUnavailable`; `reseed` writes an empty
+    one anew, and is not called while it runs. `clock` is that of the breaker.
     """
 
     def __init__(
@@ -26,28 +27,29 @@ class Watch:
         fleet: Fleet,
         gateway_id: str,
         clock: Callable[[], float],
+        reopen: Callable[[], Awaitable[None]],
         reseed: Callable[[], Awaitable[None]],
     ) -> None:
         self._breaker = breaker
         self._fleet = fleet
         self._gateway_id = gateway_id
         self._clock = clock
+        self._reopen = reopen
         self._reseed = reseed
+        self._life: str | None = None
+        """The epoch of the record that knows what ran here when it was seen first."""
         self._reseeding: asyncio.Task[None] | None = None
         self.num_gateways = 1
 
     async def tick(self) -> None:
         try:
             beat = await self._fleet.beat(self._gateway_id)
+            if beat.epoch is None:
+                await self._meet_empty()
+            else:
+                await self._meet_whole(beat.epoch, beat.num_gateways)
         except StoreUnavailable as error:
             self._breaker.failed(error.trouble, self._clock())
-            return
-        if beat.is_whole:
-            self._breaker.succeeded(self._clock())
-            self._count(beat.num_gateways)
-        else:
-            self._breaker.failed("empty", self._clock())
-            self._reseed_once()
 
     async def close(self) -> None:
         if self._reseeding is not None:
@@ -55,6 +57,21 @@ class Watch:
             await asyncio.gather(self._reseeding, return_exceptions=True)
         with suppress(StoreUnavailable):
             await self._fleet.leave(self._gateway_id)
+
+    async def _meet_empty(self) -> None:
+        """At every tick: an answer of the life before may have let something in just now."""
+        self._breaker.failed("empty", self._clock())
+        await self._reopen()
+        await self._fleet.reopened(self._gateway_id)
+        self._reseed_once()
+
+    async def _meet_whole(self, epoch: str, num_gateways: int) -> None:
+        """Of another life than it knew it may not know what runs here: nobody waits for ever."""
+        if epoch != self._life:
+            await self._reopen()
+            self._life = epoch
+        self._breaker.succeeded(self._clock())
+        self._count(num_gateways)
 
     def _count(self, num_gateways: int) -> None:
         """Right after an outage the others have not all beaten yet, and the last number counts."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ledger import TOMBSTONE_S, Ledger
 from tenants.ledger.settlement import Settlement
 from tenants.spool.folder import read_checkpoint, write_checkpoint
+from tenants.spool.line import Entry, began_at, name_of
 from tenants.spool.reading import Line, Position, read_lines
 from tenants.store import CorruptRecord
 
@@ -22,6 +24,14 @@ BATCH = 256
 REPEAT_S = 60.0
 """What was applied within this time before an outage is applied again: the ledger may come back older."""
 _MARK_EVERY_S = 1.0
+
+
+class Applying(Protocol):
+    """What a `Ledger` does with entries. Both may raise `StoreUnavailable`."""
+
+    async def settle(self, settlements: Sequence[Settlement]) -> object: ...
+
+    async def adjust(self, adjustments: Sequence[Adjustment]) -> object: ...
 
 
 class Mark(NamedTuple):
@@ -77,9 +87,9 @@ class Applier:
         if not lines:
             return 0
         oldest = self._clock() - TOMBSTONE_S
-        whole = [line.settlement for line in lines if line.settlement is not None]
-        young = [settlement for settlement in whole if settlement.started_at >= oldest]
-        self._figures.num_refused += await settle_apart(self._ledger.settle, young)
+        whole = [line.entry for line in lines if line.entry is not None]
+        young = [entry for entry in whole if began_at(entry) >= oldest]
+        self._figures.num_refused += await apply_apart(self._ledger, young)
         self._tell_damage(lines, oldest)
         self._pass(lines)
         return len(lines)
@@ -103,12 +113,12 @@ class Applier:
             if line.end <= self._told:
                 continue
             self._told = line.end
-            if line.settlement is None:
+            if line.entry is None:
                 self._figures.num_corrupt += 1
                 log.error("a line of a spool is damaged and left out: %s", line.place)
-            elif line.settlement.started_at < oldest:
+            elif began_at(line.entry) < oldest:
                 self._figures.num_expired += 1
-                log.error("request %s is too old to be settled safely", line.settlement.request_id)
+                log.error("%s is too old to be settled safely", name_of(line.entry))
 
     def _pass(self, lines: Sequence[Line]) -> None:
         now = self._clock()
@@ -122,23 +132,29 @@ class Applier:
             self._checkpoint = self._marks.popleft()
 
 
-async def settle_apart(
-    settle: Callable[[Sequence[Settlement]], Awaitable[object]], settlements: Sequence[Settlement]
-) -> int:
-    """One by one where they can't be settled together: a tenant's damage is not the others'.
+async def apply_apart(ledger: Applying, entries: Sequence[Entry]) -> int:
+    """One by one where they can't be applied together: a tenant's damage is not the others'.
 
     How many were refused. Raises `StoreUnavailable` if the ledger is away.
     """
-    if not settlements:
-        return 0
     try:
-        await settle(settlements)
+        await _apply(ledger, entries)
     except (CorruptRecord, ValueError) as error:
-        if len(settlements) == 1:
-            log.error("request %s cannot be settled: %s", settlements[0].request_id, error)
+        if len(entries) == 1:
+            log.error("%s cannot be settled: %s", name_of(entries[0]), error)
             return 1
-        return sum([await settle_apart(settle, [settlement]) for settlement in settlements])
+        return sum([await apply_apart(ledger, [entry]) for entry in entries])
     return 0
+
+
+async def _apply(ledger: Applying, entries: Sequence[Entry]) -> None:
+    """Of which kind which comes first is no matter to the ledger."""
+    settlements = [entry for entry in entries if isinstance(entry, Settlement)]
+    adjustments = [entry for entry in entries if isinstance(entry, Adjustment)]
+    if settlements:
+        await ledger.settle(settlements)
+    if adjustments:
+        await ledger.adjust(adjustments)
 
 
 def _read_batch(folder: Path, begin: Position, end: Position | None) -> list[Line]:

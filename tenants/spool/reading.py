@@ -13,9 +13,8 @@ from typing import IO, Annotated, NamedTuple
 
 import msgspec
 
-from tenants.ledger.settlement import Settlement
 from tenants.ledger.windows import day_name, day_of, to_us
-from tenants.spool.line import MAX_LINE_BYTES, CorruptLine, decode
+from tenants.spool.line import MAX_LINE_BYTES, CorruptLine, Entry, decode
 
 SUFFIX = ".jsonl"
 
@@ -32,7 +31,7 @@ START = Position("", 0)
 
 
 class Line(NamedTuple):
-    settlement: Settlement | None
+    entry: Entry | None
     """None: it is corrupt."""
     place: str
     """For people: which line, and what is wrong with it."""

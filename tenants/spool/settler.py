@@ -1,4 +1,4 @@
-"""Settling a request: first onto the disk, then, in order and until it has it, to the ledger."""
+"""Settling and adjusting: first onto the disk, then, in order and until it has it, to the ledger."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.settlement import Settlement
 from tenants.spool.applier import Applier, Figures
@@ -82,6 +83,15 @@ class Settler:
         """
         await asyncio.shield(asyncio.ensure_future(self._settle(settlement)))
 
+    async def adjust(self, adjustment: Adjustment) -> None:
+        """Returns when it is on the disk and in force.
+
+        Raises `OSError` if the disk did not take it: then nothing has happened. Raises `StoreUnavailable` if
+        the ledger does not have it yet: it gets it as soon as it answers. A caller that is cancelled has
+        adjusted all the same.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._adjust(adjustment)))
+
     def note_outage(self) -> None:
         """The ledger is away, somebody else has seen. Once it is back, call `repeat_recent`."""
         self._is_away = True
@@ -129,6 +139,11 @@ class Settler:
             raise
         finally:
             self._wake()
+
+    async def _adjust(self, adjustment: Adjustment) -> None:
+        await self._spool.append(adjustment)
+        self._wake()
+        await self._ledger.adjust([adjustment])
 
     def _wake(self) -> None:
         if self._is_behind and self._behind_since is None:

@@ -58,10 +58,10 @@ class SpendKeeper:
         last = self._last()
         is_new = last is not None and epoch not in (last, self._told)
         if is_new:
-            num_requests = await self._rebuild()
+            num_lines = await self._rebuild()
             if await self._record.epoch() != epoch:
                 return False  # lost again meanwhile
-            log.warning("the record was lost; %d requests of this month are told to it", num_requests)
+            log.warning("the record was lost; %d lines of this month's spools are told to it", num_lines)
         self._told = epoch
         await asyncio.to_thread(write_private, self._path, epoch.encode())
         self._written = epoch

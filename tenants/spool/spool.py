@@ -1,4 +1,6 @@
-"""A gateway's durable record of settlements: what was appended is on the disk, whatever dies next."""
+"""A gateway's durable record of what it settled and adjusted: what was appended is on the disk, whatever
+dies next.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,8 @@ from pathlib import Path
 from threading import Lock
 from typing import IO
 
-from tenants.ledger.settlement import Settlement
 from tenants.spool.folder import make
-from tenants.spool.line import encode
+from tenants.spool.line import Entry, encode
 from tenants.spool.reading import START, SUFFIX, Position, utc_day
 from tenants.spool.segment import Segment, Sync
 
@@ -64,12 +65,12 @@ class Spool:
         folder, lock = make(base, gateway_id)
         return cls(folder, lock, clock)
 
-    async def append(self, settlement: Settlement) -> None:
+    async def append(self, entry: Entry) -> None:
         """Returns when its line is on the disk. Raises `OSError`; there is nothing of it there then.
 
         A caller that is cancelled has written all the same.
         """
-        await asyncio.shield(self._join_group(encode(settlement)))
+        await asyncio.shield(self._join_group(encode(entry)))
 
     async def close(self) -> None:
         """Writes what was appended and gives up the folder."""

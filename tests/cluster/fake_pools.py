@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cluster.pool_control import PoolStatus, UnknownPool
+from cluster.pool_control import UnknownPool
+from cluster.pool_status import PoolStatus
 from cluster.spec import ClusterSpec
 
 
@@ -84,7 +85,8 @@ class FakePools:
         if pool is None:
             return None
         running = frozenset(f"{pool_id}-{number}" for number in range(pool.num_running))
-        return PoolStatus(running, pool.target, pool.failure)
+        starting = frozenset(f"{pool_id}-{number}" for number in range(pool.num_running, pool.target))
+        return PoolStatus(running, pool.target, pool.failure, starting)
 
     def _check(self) -> None:
         if self.trouble is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from cluster.admission import Admitted, Lookup
 from cluster.api.errors import ApiError
+from cluster.credit import Credit
 from cluster.generation import GenerationRequest
 from cluster.link import Abort, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
 from cluster.links import Links
@@ -21,7 +22,7 @@ IDLE = EngineCounters(0, 0, 0, 100, 0, 0, 0.0, 0, 0, 0)
 
 
 def hello(replica_id: str, hash_root: bytes = b"root") -> Hello:
-    return Hello(replica_id, ord(replica_id[0]), "tiny", "r1", hash_root, 16, 512, 4, 100)
+    return Hello(replica_id, ord(replica_id[0]), "tiny", "r1", hash_root, 16, 512, 4, 100, 64)
 
 
 def request(request_id: str = "r", n: int = 1) -> Request:
@@ -48,6 +49,7 @@ class FakeReplica:
         self.hash_root = b"root"
         self.submitted: list[Request] = []
         self.aborted: list[Abort] = []
+        self.reports: list[Report] = []
         self.reply: SubmitReply | LinkDown | asyncio.Event = SubmitReply(accepted=True)
         self.is_unreachable = False
         """Calls to it fail; its stream goes on."""
@@ -69,7 +71,10 @@ class FakeReplica:
             raise LinkDown("it is not listed any more")
         self.aborted += aborts
 
-    async def report(self, report: Report) -> None: ...
+    async def report(self, report: Report) -> None:
+        if self.is_unreachable:
+            raise LinkDown("it is not listed any more")
+        self.reports.append(report)
 
     async def attach(self) -> AsyncIterator[LinkMessage]:
         self._attached += 1
@@ -82,8 +87,15 @@ class FakeReplica:
                 raise message
             yield message
 
-    def say(self, *rows: RequestOutput, counters: EngineCounters = IDLE, is_leaving: bool = False) -> None:
-        self._stream.put_nowait(StepMessage(outputs=rows, counters=counters, is_leaving=is_leaving))
+    def say(
+        self,
+        *rows: RequestOutput,
+        counters: EngineCounters = IDLE,
+        credit: Credit | None = None,
+        is_leaving: bool = False,
+        served: dict[str, float] | None = None,
+    ) -> None:
+        self._stream.put_nowait(StepMessage(rows, counters, credit, is_leaving, served))
 
     def die(self) -> None:
         self.fail(LinkDown("killed"))
@@ -99,12 +111,16 @@ class LinkRig:
         self.replicas: dict[str, FakeReplica] = {}
         self.left: list[tuple[int, Abort]] = []
         """Aborts that were left for an incarnation that could not be called."""
+        self.num_credit_calls = 0
+        self.served: list[Mapping[str, float]] = []
         self.links = Links(
             self.replica,
             lambda: self.now,
             self._discard,
             drain_limit_s=DRAIN_LIMIT_S,
             leave_aborts=self._leave,
+            on_credit=self._hear_of_credit,
+            on_served=self.served.append,
         )
 
     def replica(self, replica_id: str) -> FakeReplica:
@@ -113,11 +129,17 @@ class LinkRig:
     async def _leave(self, incarnation: int, aborts: tuple[Abort, ...]) -> None:
         self.left += [(incarnation, abort) for abort in aborts]
 
+    def _hear_of_credit(self) -> None:
+        self.num_credit_calls += 1
+
     def _discard(self, tokens: int) -> None:
         self.discarded += tokens
 
     def candidates(self) -> set[str]:
         return {load.replica_id for load in self.links.candidates()}
+
+    def with_credit(self, num_uncached_tokens: int | None = None) -> set[str]:
+        return {load.replica_id for load in self.links.with_credit(num_uncached_tokens)}
 
 
 class OpenDoor:

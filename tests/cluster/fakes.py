@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from cluster.api.app import build_app
 from cluster.api.services import Services
+from cluster.autoscaling.view import ClusterStatus
 from cluster.generation import GenerationRequest, TextDelta, Usage
 from cluster.golden import GoldenPrompt
 from cluster.rollout.rollout import Rollout
@@ -30,9 +31,11 @@ from tenants.ledger.grant import Standing
 from tenants.ledger.memory_ledger import MemoryLedger
 from tenants.ledger.settlement import Outcome
 from tenants.outcomes.memory_outcomes import MemoryOutcomes
-from tenants.store import Conflict, NotFound
+from tenants.store import Conflict, NotFound, StoreUnavailable
 from tenants.store_memory import MemoryTenantStore
 from tenants.tenant import Tenant
+from tests.cluster.fake_spool import FakeSpool
+from tests.cluster.scaling_world import make_status
 
 SECRET = b"a secret of the tests"
 TEMPLATE = (
@@ -195,6 +198,18 @@ class MemoryRollouts:
         return list(self.asked)
 
 
+class ToldStatus:
+    """What the launcher has told; None: nothing of late."""
+
+    def __init__(self) -> None:
+        self.told: ClusterStatus | None = make_status()
+
+    async def status(self) -> ClusterStatus:
+        if self.told is None:
+            raise StoreUnavailable("the launcher tells nothing")
+        return self.told
+
+
 class FakeGateway:
     """The real app over fakes, and a key of each scope."""
 
@@ -207,12 +222,15 @@ class FakeGateway:
         self.telemetry = Telemetry(dict)
         self.keys: dict[str, str] = {}
         tokenizer = ByteTokenizer()
+        ledger = MemoryLedger(lambda: int(WALL_TIME * 10**6))
         defaults: dict[str, Any] = {
             "generator": self.generator,
             "authenticator": Authenticator(self.store, SECRET, lambda: self.wall_time),
             "store": self.store,
-            "ledger": MemoryLedger(lambda: int(WALL_TIME * 10**6)),
+            "ledger": ledger,
+            "adjust": FakeSpool(ledger).adjust,
             "rollouts": MemoryRollouts(),
+            "status": ToldStatus(),
             "outcomes": MemoryOutcomes(self.time),
             "secret": SECRET,
             "tokenizer": tokenizer,

@@ -25,8 +25,8 @@ from cluster.link import (
     SubmitReply,
     decode_aborts,
     decode_message,
-    decode_reply,
-    decode_request,
+    decode_replies,
+    decode_requests,
     encode,
 )
 from cluster.links import Links
@@ -97,7 +97,9 @@ class HostLink:
         """The last ones that the replica sent."""
 
     async def submit(self, request: Request) -> SubmitReply:
-        return decode_reply(encode(self._host.submit("g", decode_request(encode(request)))))
+        (asked,) = decode_requests(encode((request,)))
+        (reply,) = decode_replies(encode((self._host.submit("g", asked),)))
+        return reply
 
     async def abort(self, aborts: tuple[Abort, ...]) -> None:
         self.aborts += aborts
@@ -159,7 +161,9 @@ class InProcess(FakeGateway):
         )
         self.executor = SiblingTape(tapes, num_blocks=config.num_blocks, block_size=BLOCK_SIZE)
         scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=[EOS])
-        hello = Hello("a", 1, "tape", "r1", b"root", BLOCK_SIZE, config.max_model_len, config.max_num_seqs, 1)
+        hello = Hello(
+            "a", 1, "tape", "r1", b"root", BLOCK_SIZE, config.max_model_len, config.max_num_seqs, 1, 2048
+        )
         self.core = EngineCore(scheduler, self.executor, time.monotonic)
         self.host = EngineHost(self.core, hello, time.monotonic)
         self.link = HostLink(self.host)

@@ -14,7 +14,7 @@ from cluster.link import (
     StepMessage,
     SubmitReply,
     decode_message,
-    decode_request,
+    decode_requests,
     encode,
 )
 from engine.core import EngineCore
@@ -38,7 +38,8 @@ class MortalReplica:
         self.num_deaths = 0
 
     async def submit(self, request: Request) -> SubmitReply:
-        self.core.add(decode_request(encode(request)))
+        (asked,) = decode_requests(encode((request,)))
+        self.core.add(asked)
         return SubmitReply(accepted=True)
 
     async def abort(self, aborts: tuple[Abort, ...]) -> None:
@@ -48,7 +49,7 @@ class MortalReplica:
     async def report(self, report: Report) -> None: ...
 
     async def attach(self) -> AsyncIterator[LinkMessage]:
-        yield Hello(self._replica_id, self.num_deaths, "tiny", "r1", b"root", 16, 256, 16, 400)
+        yield Hello(self._replica_id, self.num_deaths, "tiny", "r1", b"root", 16, 256, 16, 400, 256)
         while True:
             await asyncio.sleep(0)
             if self.core.has_work():

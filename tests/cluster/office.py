@@ -16,6 +16,7 @@ from tenants.ledger.memory_ledger import MemoryLedger
 from tenants.ledger.settlement import Settlement
 from tenants.store_memory import MemoryTenantStore
 from tests.builders_tenants import SECRET, FakeClock, a_real_key, a_tenant
+from tests.cluster.fake_spool import FakeSpool
 from tests.cluster.fakes import WALL_TIME, FakeGateway
 
 SCOPES: tuple[Scope, ...] = ("inference", "metrics", "admin", "admin:read")
@@ -34,12 +35,14 @@ class Office:
         self.clock = FakeClock(WALL_TIME)
         self.store = store or MemoryTenantStore(self.clock)
         self.ledger = ledger or MemoryLedger(lambda: int(self.clock() * 10**6))
+        self.spool = FakeSpool(self.ledger)
         self.authenticator = Authenticator(self.store, SECRET, self.clock)
         self.keys: dict[str, str] = {}
         self.services = replace(
             shared_gateway().services,
             store=self.store,
             ledger=self.ledger,
+            adjust=self.spool.adjust,
             authenticator=self.authenticator,
             secret=SECRET,
             wall_clock=self.clock,

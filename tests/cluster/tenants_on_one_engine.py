@@ -25,7 +25,7 @@ ANSWER = (20, 21, 22, 23, 24, 25, 26, 27)
 
 
 def a_hello(root: bytes = MODEL_ROOT, block_size: int = BLOCK_SIZE) -> Hello:
-    return Hello("a", 1, "tape", "r1", root, block_size, 10_000, 32, 1000)
+    return Hello("a", 1, "tape", "r1", root, block_size, 10_000, 32, 1000, 256)
 
 
 @dataclass

@@ -180,7 +180,8 @@ def test_money_is_added_to_a_window_and_a_reset_makes_it_whole(desk: Desk) -> No
     assert day("--top-up", "1000", "--window", "day") == (2_502_000, 2_502_000)
     settled(desk, "beta", 1, cost=2_400_000)
     assert day() == (2_502_000, 102_000)
-    assert day("--reset", "--window", "day")[1] == 2_500_000
+    for _ in range(2):
+        assert day("--reset", "--window", "day") == (2_502_000, 2_502_000)
     assert desk.fails("limits", "beta", "--top-up", "5", "--window", "month")[0] == 1
     shown = words(desk.run("limits", "beta").stdout)
     assert ["budget_day", "2500000", "(2.5)"] in shown

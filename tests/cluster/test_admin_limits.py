@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenants.audit import Actor
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Granted, Refused
 from tenants.tenant import terms_of
@@ -114,6 +115,17 @@ async def test_a_reset_makes_all_of_the_budget_available_again(office: Office) -
     assert isinstance(await take(office, 999), Granted)
 
 
+async def test_a_reset_after_a_top_up_makes_both_available_and_a_second_changes_nothing(
+    office: Office,
+) -> None:
+    await office.ask("POST", "/limits/globex/top-up", {"amount": 500, "window": "day"})
+    await office.served(cost=304)
+    for _ in range(2):
+        answer = await office.ask("POST", "/limits/globex/reset", {"window": "day"})
+        shown = gauge(answer, "budget_day")
+        assert (shown["remaining"], shown["limit"], shown["soft"]) == (1500, 1500, False)
+
+
 async def test_a_key_s_own_budget_is_topped_up_alone(office: Office) -> None:
     key_id = (await office.make_key(limits={"budget_month": 50}))["key_id"]
     body = {"amount": 5, "window": "month", "key_id": key_id}
@@ -136,6 +148,42 @@ async def test_who_adds_money_is_on_record(office: Office, path: str, changes: o
     assert entry["action"] == f"budget.{path.replace('-', '_')}"
     assert (entry["target"], entry["changes"]) == ("globex", changes)
     assert entry["actor"] == {"tenant_id": "acme", "key_id": await office.id_of("admin")}
+
+
+async def test_who_adds_money_is_on_the_disk_with_the_time_before_it_is_added(office: Office) -> None:
+    await office.served(cost=304)
+    await office.ask("PATCH", "/tenants/globex", {"overrides": OVERRIDES | {"budget_month": 1000}})
+    await office.ask("POST", "/limits/globex/top-up", {"amount": 5, "window": "month"})
+    await office.ask("POST", "/limits/globex/reset", {"window": "day"})
+    admin = Actor("acme", await office.id_of("admin"))
+    found = [(one.action, one.window, one.amount, one.by, one.at) for one in office.spool.written]
+    assert found == [
+        ("top_up", "month", 5, admin, office.clock.now),
+        ("reset", "day", 304, admin, office.clock.now),
+    ]
+    assert len({one.adjustment_id for one in office.spool.written}) == 2
+
+
+@pytest.mark.parametrize("path", ["top-up", "reset"])
+async def test_what_the_disk_does_not_take_is_503_and_has_never_been(office: Office, path: str) -> None:
+    body = {"window": "day"} | ({"amount": 5} if path == "top-up" else {})
+    await office.served(cost=304)
+    office.spool.fault = OSError(28, "No space left on device")
+    answer = await office.ask("POST", f"/limits/globex/{path}", body)
+    assert told(answer) == (503, "spool_unavailable", None)
+    assert words(answer) == "It could not be written to the gateway's disk: nothing was changed."
+    assert "retry-after" not in answer.headers
+    assert gauge(await office.ask("GET", "/limits/globex"), "budget_day")["remaining"] == 696
+    (entry,) = (await office.ask("GET", "/audit?limit=1")).json()["data"]
+    assert entry["action"] == "tenant.update", "what was done before it"
+
+
+async def test_what_the_ledger_does_not_hear_is_503_and_says_that_it_holds(office: Office) -> None:
+    office.spool.is_ledger_away = True
+    answer = await office.ask("POST", "/limits/globex/top-up", {"amount": 5, "window": "day"})
+    assert told(answer) == (503, "adjustment_pending", None)
+    assert "do not repeat it" in words(answer)
+    assert ("retry-after" in answer.headers, len(office.spool.written)) == (False, 1)
 
 
 @pytest.mark.parametrize("path", ["top-up", "reset"])

@@ -153,9 +153,8 @@ class TestLimits:
     ) -> None:
         account = an_account(requests_per_min=1)
         await rig.admit("r1", account)
-        (rates,) = [name async for name in rig.redis.scan_iter("headrace:{acme}:rates:*")]
-        await rig.redis.delete(rates)
-        await rig.redis.set(rates, "a string")
+        await rig.redis.delete("headrace:{acme}:account")
+        await rig.redis.set("headrace:{acme}:account", "a string")
         assert (await rig.refusal("r2", account)).code == "store_unavailable"
         assert rig.trouble is None
         assert [ask.request_id for ask in rig.books.given_back] == ["r2"]

@@ -76,6 +76,11 @@ def test_ray_s_own_limits_are_never_met_and_an_answer_may_end_or_move() -> None:
         assert (config.health_check_period_s, config.health_check_timeout_s) == (1, 2)
 
 
+def test_serve_writes_no_line_a_call() -> None:
+    for one in (deployment(gateways(make_spec()), "Gateway"), deployment(pool(make_spec(), 1), "Replica")):
+        assert one._deployment_config.logging_config["enable_access_log"] is False
+
+
 def test_calls_go_through_our_router() -> None:
     router = deployment(pool(make_spec(), 1), "Replica")._deployment_config.request_router_config
     assert router.get_request_router_class().__name__ == "PinnedRouter"

@@ -314,9 +314,18 @@ def test_a_file_that_cannot_come_true_is_refused_and_nothing_is_done(
     assert {method for method, _ in desk.transport.asked} <= {"GET"}
 
 
+def test_a_file_that_is_too_large_is_refused_by_flag_and_limit(desk: Desk) -> None:
+    status, said = desk.fails("apply", "-f", "/dev/zero", "--dry-run")
+    told = "headrace apply: --file: /dev/zero is too large: it may have 1048576 bytes\n"
+    assert (status, said) == (2, told)
+
+
 def test_a_file_that_is_not_there_is_named_before_anybody_is_asked(desk: Desk) -> None:
     status, said = desk.fails("apply", "-f", "none.yaml")
-    assert (status, said) == (2, "headrace apply: none.yaml cannot be read: No such file or directory\n")
+    assert (status, said) == (
+        2,
+        "headrace apply: --file: none.yaml cannot be read: No such file or directory\n",
+    )
     assert desk.transport.asked == []
 
 

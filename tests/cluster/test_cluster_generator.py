@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from cluster.api.errors import ApiError
+from cluster.autoscaling.demand import DemandMeter
 from cluster.cluster_generation import ClusterGeneration
 from cluster.cluster_generator import ClusterGenerator
 from cluster.dispatcher import Dispatcher
@@ -80,6 +81,7 @@ class Rig(LinkRig):
         super().__init__()
         self.admission = OpenDoor()
         self.running = Running()
+        self.demand = DemandMeter()
         self.observer = Seen(self._discard)
         self.generator = ClusterGenerator(
             self.links,
@@ -96,6 +98,7 @@ class Rig(LinkRig):
             InlineExecutor(),
             self.observer,
             self.running,
+            demand=self.demand,
         )
 
     async def open(self, *replica_ids: str) -> Rig:
@@ -641,6 +644,38 @@ class TestAFrozenTenant:
         with pytest.raises(ApiError):
             await rig.start()
         assert rig.running.num_requests == 0
+
+
+class TestDemand:
+    """What is offered, in tokens of service: `PROMPT` is of 40 tokens, and an answer of 8 at most."""
+
+    async def test_is_what_the_door_let_in(self, rig: Rig) -> None:
+        await rig.open("a")
+        await rig.start()
+        assert (rig.demand.offered_tokens_total, rig.demand.shed_tokens_total) == (40 + 8, 0)
+        await rig.start("s", n=2)
+        assert rig.demand.offered_tokens_total == (40 + 8) + (40 + 2 * 8)
+        rig.admission.refusal = ApiError(429, "rate_limit_exceeded", "later")
+        await refused(rig)
+        assert rig.demand.offered_tokens_total == 104
+
+    async def test_is_there_too_where_no_replica_is(self, rig: Rig) -> None:
+        await refused(rig)
+        assert (rig.demand.offered_tokens_total, rig.demand.shed_tokens_total) == (48, 48)
+
+    async def test_that_is_the_client_s_fault_is_not_shed(self, rig: Rig) -> None:
+        await rig.open("a")
+        rig.replicas["a"].reply = SubmitReply(False, "limit_never_satisfiable", "needs 900 slots")
+        await refused(rig)
+        assert rig.demand.shed_tokens_total == 0
+
+    async def test_is_less_where_a_replica_has_some_of_the_prompt(self, rig: Rig) -> None:
+        await rig.open("a")
+        rig.admission.claims = {rig.links.hello("a").incarnation: 2}
+        prompt = tuple(range(100))
+        await rig.start(prompt_token_ids=prompt)
+        num_cached = 2 * rig.links.hello("a").block_size
+        assert rig.demand.offered_tokens_total == pytest.approx(100 - 0.9 * num_cached + 8)
 
 
 async def test_requests_spread_over_replicas_by_what_was_routed(rig: Rig) -> None:

@@ -24,7 +24,7 @@ NUM_WARM_UP = 1_000
 AT_ONCE = 64
 ABORTED_SHARE = 0.3
 ANSWER = tuple(range(10, 30))
-HELLO = Hello("replica", 1, "tape", "r1", b"root", BLOCK_SIZE, 10_000, 32, 201)
+HELLO = Hello("replica", 1, "tape", "r1", b"root", BLOCK_SIZE, 10_000, 32, 201, 128)
 
 
 class Crowd:
@@ -95,7 +95,7 @@ async def test_after_ten_thousand_requests_the_engine_is_as_empty_as_after_a_tho
     rss, fds, tasks = _usage()
     assert rss <= before[0] * 1.05
     assert (fds, tasks) == before[1:]
-    assert not host._owners
+    assert not host._accounts.num_live
 
 
 def _usage() -> tuple[int, int, int]:

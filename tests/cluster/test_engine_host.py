@@ -12,18 +12,20 @@ from contextlib import suppress
 import pytest
 from msgspec import structs
 
+from cluster.backlog import Backlog
+from cluster.credit import Credit
 from cluster.engine_host import EngineDead, EngineHost
-from cluster.link import OCCUPIED, Abort, Hello, NotReached, StepMessage, SubmitReply, decode_message
+from cluster.link import OCCUPIED, Abort, Hello, NotReached, Report, StepMessage, SubmitReply, decode_message
 from engine.core import EngineCore
 from engine.counters import EngineCounters
 from engine.policy import FirstComeFirstServed
-from engine.request import Request, RequestOutput
+from engine.request import Flow, Request, RequestOutput
 from engine.scheduler import Scheduler
 from engine.step import StepPlan
 from engine.tape import TapeExecutor, TapeSpec
 from tests.builders import BLOCK_SIZE, EOS, FakeClock, make_config, make_request
 
-HELLO = Hello("replica", 1, "tape", "r1", b"root", BLOCK_SIZE, 10_000, 32, 101)
+HELLO = Hello("replica", 1, "tape", "r1", b"root", BLOCK_SIZE, 10_000, 32, 101, 256)
 ANSWER = (10, 11, 12)
 REFUSED = SubmitReply(accepted=False, code="empty_prompt", message="prompt must hold at least one token")
 
@@ -55,7 +57,7 @@ class Rig:
         scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=[EOS])
         self.fatal: list[BaseException] = []
         core = EngineCore(scheduler, self.tape, clock)
-        self.host = EngineHost(core, HELLO, clock, on_fatal=self.fatal.append)
+        self.host = EngineHost(core, HELLO, clock, on_fatal=self.fatal.append, ramp_s=0.0)
         self.thread = ThreadPoolExecutor(1)
         self._streams: list[Stream] = []
         """All that were attached: one that nobody holds is closed, and its requests are aborted."""
@@ -78,6 +80,13 @@ class Stream:
         async with asyncio.timeout(10):
             return decode_message(await anext(self._messages))
 
+    async def made(self) -> tuple[RequestOutput, ...]:
+        """The outputs of the next message that has any."""
+        while True:
+            message = await self.next()
+            if isinstance(message, StepMessage) and message.outputs:
+                return message.outputs
+
     async def read_to_end(self) -> None:
         with suppress(StopAsyncIteration):
             while True:
@@ -87,9 +96,7 @@ class Stream:
         """All outputs of a request, to its finish."""
         outputs: list[RequestOutput] = []
         while not outputs or outputs[-1].finish_reason is None:
-            message = await self.next()
-            assert isinstance(message, StepMessage)
-            outputs += [output for output in message.outputs if output.request_id == request_id]
+            outputs += [output for output in await self.made() if output.request_id == request_id]
         return outputs
 
     async def counters_where_idle(self) -> EngineCounters:
@@ -143,9 +150,7 @@ async def test_one_step_is_one_message_with_all_of_a_gateway_s_tokens(rig: Rig) 
     for name in ("a", "b"):
         rig.host.submit("g", make_request(name))
     rig.tape.open(1)
-    message = await stream.next()
-    assert isinstance(message, StepMessage)
-    assert sorted(output.request_id for output in message.outputs) == ["a", "b"]
+    assert sorted(output.request_id for output in await stream.made()) == ["a", "b"]
 
 
 async def test_each_gateway_hears_its_own_requests_only(rig: Rig) -> None:
@@ -175,7 +180,7 @@ async def test_an_abort_frees_the_blocks_and_tells_the_end(rig: Rig) -> None:
     stream = await rig.attach("g")
     rig.host.submit("g", make_request("r", prompt=40, max_tokens=50))
     rig.tape.open(1)
-    assert (await stream.next()).outputs[0].token_ids == (10,)  # type: ignore[union-attr]
+    assert (await stream.made())[0].token_ids == (10,)
     rig.host.abort([Abort("r")])
     rig.tape.open()
     assert (await stream.outputs("r"))[-1].finish_reason == "abort"
@@ -197,7 +202,7 @@ async def test_a_gateway_that_attaches_anew_starts_with_nothing_running(rig: Rig
     old = await rig.attach("g")
     rig.host.submit("g", make_request("r", max_tokens=50, ignore_eos=True))
     rig.tape.open(1)
-    await old.next()
+    await old.made()
     await until(lambda: rig.tape.num_waiting == 2)
     assert rig.host.counters.blocks_in_use > 0
     await rig.attach("g")
@@ -219,7 +224,7 @@ async def test_a_broken_stream_s_requests_are_aborted_before_the_next_step(rig: 
     stream = await rig.attach("g")
     rig.host.submit("g", make_request("r", max_tokens=50, ignore_eos=True))
     rig.tape.open(1)
-    await stream.next()
+    await stream.made()
     await until(lambda: rig.tape.num_waiting == 2)
     assert rig.host.counters.blocks_in_use > 0
     await stream.close()
@@ -234,6 +239,53 @@ async def test_a_gateway_without_a_stream_is_refused_before_and_after(rig: Rig) 
     await stream.close()
     with pytest.raises(NotReached):
         rig.host.submit("g", make_request("r"))
+
+
+class TestCredit:
+    """The windows of the hello's replica: 256 tokens a step and 32 seats, at their full size at once."""
+
+    FULL, HALF = Credit(512, 36), Credit(256, 18)
+
+    @staticmethod
+    async def window(stream: Stream, expected: Credit) -> None:
+        """Reads until the replica tells this window; fails by the test's timeout if it never does."""
+        while True:
+            message = await stream.next()
+            if isinstance(message, StepMessage) and message.credit == expected:
+                return
+
+    async def test_is_told_after_the_hello_and_with_every_message(self, rig: Rig) -> None:
+        stream = await rig.attach("g")
+        await self.window(stream, self.FULL)
+        rig.host.submit("g", make_request("r"))
+        rig.tape.open(1)
+        assert [(await stream.next()).credit for _ in range(2)] == [self.FULL] * 2  # type: ignore[union-attr]
+
+    async def test_is_divided_among_gateways_by_what_they_report(self, rig: Rig) -> None:
+        first = await rig.attach("g")
+        second = await rig.attach("h")
+        await self.window(first, self.HALF)
+        await self.window(second, self.HALF)
+        rig.host.report("h", Report((Backlog("flood", 100_000, 1000),)))
+        await self.window(second, Credit(511, 35))
+
+    async def test_of_a_gateway_that_left_is_the_others(self, rig: Rig) -> None:
+        first = await rig.attach("g")
+        second = await rig.attach("h")
+        await self.window(first, self.HALF)
+        await second.close()
+        await self.window(first, self.FULL)
+
+    async def test_tells_what_tenants_got_through_other_gateways(self, rig: Rig) -> None:
+        await rig.attach("g")
+        other = await rig.attach("h")
+        rig.host.submit("g", make_request("r", prompt=5, max_tokens=1, flow=Flow("acme")))
+        rig.tape.open()
+        while True:
+            message = await other.next()
+            if isinstance(message, StepMessage) and message.served:
+                assert message.served == {"acme": 6.0}
+                return
 
 
 class TestSuspects:
@@ -276,7 +328,7 @@ async def test_a_gateway_that_does_not_read_is_cut_off(rig: Rig, monkeypatch: py
     rig.host.submit("reader", make_request("c"))
     for _ in range(len(ANSWER) + 1):  # the reader keeps up, the slow one reads nothing
         rig.tape.open(1)
-        await reader.next()
+        await reader.made()
     await slow.read_to_end()
 
 
@@ -324,18 +376,16 @@ async def test_one_sibling_is_aborted_and_the_request_is_live_until_the_last_has
     stream = await rig.attach("g")
     rig.host.submit("g", make_request("r", n=2, max_tokens=3, ignore_eos=True))
     rig.tape.open(1)
-    await stream.next()
+    await stream.made()
     rig.host.abort([Abort("r", 0)])
     rig.tape.open()
     outputs: list[RequestOutput] = []
     while {output.sibling for output in outputs if output.finish_reason} != {0, 1}:
-        message = await stream.next()
-        assert isinstance(message, StepMessage)
-        outputs += message.outputs
+        outputs += await stream.made()
     ends = {output.sibling: output.finish_reason for output in outputs if output.finish_reason}
     assert ends == {0: "abort", 1: "length"}
     assert await stream.counters_where_idle()
-    assert not rig.host._owners
+    assert not rig.host._accounts.num_live
 
 
 async def test_three_failed_steps_in_a_row_are_reported_and_end_the_engine(

@@ -100,6 +100,7 @@ def test_what_only_grows_is_a_counter_and_the_rest_are_gauges(rig: Rig) -> None:
         *("requests_running", "requests_waiting", "queued_tokens", "kv_waste_ratio", "kv_cache_usage_ratio"),
         *("blocks", "blocks_in_use", "blocks_evictable"),
         *("prefix_index_state", "prefix_index_queued_claims"),
+        "headrace_replica_start_seconds",
     }
     assert {name for name, kind in kinds.items() if kind not in ("gauge", "counter")} == {
         "headrace_engine_step_seconds"
@@ -121,6 +122,15 @@ def test_no_label_but_the_few_reasons_of_a_miss_and_the_states_of_the_index(rig:
         ("prefix_cache_miss_tokens_total", "reason"),
         ("prefix_index_state", "state"),
         ("step_seconds_bucket", "le"),
+    }
+
+
+def test_what_each_stage_of_the_start_took_is_told(rig: Rig) -> None:
+    rig.metrics = EngineMetrics(lambda: IDLE, start_seconds={"import": 9.5, "KV pool": 0.25})
+    told = {name: value for name, value in rig.read().items() if "start_seconds" in name}
+    assert told == {
+        "headrace_replica_start_seconds[import]": 9.5,
+        "headrace_replica_start_seconds[KV pool]": 0.25,
     }
 
 

@@ -15,11 +15,16 @@ from cluster.gateway_record import GatewayRecord
 from cluster.record_metrics import COUNTERS, GAUGES
 from cluster.settings import SPOOLS, ServeSettings
 from cluster.telemetry import Telemetry
-from tenants.reseed import EPOCH_KEY
+from tenants.ledger.grant import Granted
+from tenants.ledger.state import Spend
+from tenants.reseed import EPOCH_KEY, mark_of
+from tenants.snapshot_file import FILE_NAME
 from tenants.spool.folder import mark_done
 from tenants.spool.reading import utc_day
-from tests.builders_spool import a_settlement, spooled
-from tests.builders_tenants import SECRET
+from tenants.store_redis import RedisTenantStore
+from tests.builders_spool import HANG_S, a_settlement, spooled, until
+from tests.builders_tenants import SECRET, seed
+from tests.tenants.ledger.builders import an_ask
 
 Made = Callable[[str], GatewayRecord]
 
@@ -30,7 +35,7 @@ def made(redis: Redis, tmp_path: Path) -> Made:
 
     def make(machine: str) -> GatewayRecord:
         settings = ServeSettings(state_dir=tmp_path / machine)
-        return GatewayRecord(redis, settings, "g2", SECRET, Telemetry(dict).tenants)
+        return GatewayRecord(redis, settings, f"g_{machine}", SECRET, Telemetry(dict).tenants)
 
     return make
 
@@ -66,6 +71,49 @@ async def test_whatever_fails_at_the_end_what_was_settled_is_applied(
     today = utc_day(now)
     (row,) = await record.ledger.usage("acme", today, today)
     assert (row.cost, registry.get_sample_value("headrace_settlements_pending")) == (1, 0)
+
+
+async def test_an_emptied_record_knows_what_runs_in_two_gateways_from_its_first_moment_on(
+    made: Made, redis: Redis, tmp_path: Path
+) -> None:
+    store = RedisTenantStore(redis)
+    await seed(store, mark=mark_of(SECRET))
+    machines = ("here", "there")
+    records = [made(machine) for machine in machines]
+    for record in records:
+        record.start()
+    await until(lambda: all((tmp_path / machine / FILE_NAME).exists() for machine in machines))
+    await until(lambda: all(record.standby.num_gateways == 2 for record in records))
+    for number, record in enumerate(records):
+        ask = an_ask(f"r{number}", started_at=time.time())
+        record.books.open(ask, Granted(max_tokens=20, reserved_cost=30))
+    await redis.flushall()
+    async with asyncio.timeout(HANG_S):
+        while not await redis.exists(EPOCH_KEY):
+            pass  # asking lets the loop turn
+    assert (await records[0].ledger.spends("acme", None)).day == Spend(reserved=60)
+    for record in records:
+        await record.close()
+
+
+async def test_an_empty_record_hears_of_the_spools_when_all_have_told_what_runs(
+    made: Made, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends while another gateway tells what runs is in its spool, and runs no more."""
+    record, spools, now = made("here"), tmp_path / "here" / SPOOLS, time.time()
+
+    async def num_missing(num_gateways: int) -> int:
+        if (spools / "g1").exists():
+            return 0
+        mark_done(await spooled(spools, "g1", a_settlement(7, started_at=now, ended_at=now), at=now))
+        return 1
+
+    await redis.set(EPOCH_KEY, "first")
+    record.start()
+    monkeypatch.setattr(record._fleet, "num_missing", num_missing)
+    await record._refill()
+    assert (await record.ledger.spends("acme", None)).day == Spend(spent=7)
+    await record.close()
 
 
 async def test_what_this_machine_spent_is_told_to_a_record_that_another_wrote_back(

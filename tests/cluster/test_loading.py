@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,13 +32,16 @@ class NoReports:
     """Stages that nobody watches, and what each took."""
 
     current = "weights"
-    seconds: ClassVar[dict[str, float]] = {}
+    seconds: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, *names: object) -> None: ...
 
     @contextmanager
     def stage(self, *names: object) -> Iterator[Callable[[str], None]]:
         yield lambda detail: None
+
+    def passed(self, replica_id: str, name: str, seconds: float) -> None:
+        self.seconds = {**self.seconds, name: seconds}
 
     def push(self, report: object) -> None: ...
 
@@ -124,6 +128,10 @@ def test_a_step_as_long_as_the_warm_up_is_no_standstill(
 ) -> None:
     monkeypatch.setattr(NoReports, "seconds", {"warm-up": warm_up_s})
     assert load(monkeypatch).watchdog_s == watchdog_s
+
+
+def test_the_life_of_the_process_until_then_is_a_stage_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < load(monkeypatch).start_seconds["import"] < 3600
 
 
 def test_golden_answers_are_the_model_s_own_and_leave_the_engine_empty(

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from cluster.golden import GoldenPrompt
-from cluster.pool_control import PoolStatus
+from cluster.pool_status import PoolStatus
 from cluster.preflight import open_model, plan_engine
 from cluster.rollout.check import text_rules
 from cluster.rollout.rollout import Order, Rollout

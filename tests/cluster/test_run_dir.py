@@ -203,6 +203,17 @@ def test_a_node_s_directory_that_others_can_enter_is_refused(tmp_path: Path) -> 
         RunDir.of_node(tmp_path)
 
 
+def test_who_leaves_as_asked_takes_itself_out_and_is_remembered(claim: Callable) -> None:
+    run_dir = claim()
+    run_dir.add_target("127.0.0.1:1", {"process": "replica"})
+    other = {"targets": ["127.0.0.1:2"], "labels": {"process": "replica", "pid": "1"}}
+    (run_dir.path / "targets.json").write_text(json.dumps([*targets(run_dir), other]))
+    run_dir.drop_target()
+    assert targets(run_dir) == [other]
+    (gone,) = json.loads((run_dir.path / "gone.json").read_text())
+    assert gone["targets"] == ["127.0.0.1:1"]
+
+
 def test_a_process_on_a_node_without_a_launcher_makes_the_directory_for_its_target(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "base" / "run")
     run_dir.add_target("127.0.0.1:9001", {"process": "replica"})

@@ -14,7 +14,8 @@ from ray.serve._private.controller import ServeController
 from ray.serve._private.exceptions import DeploymentIsBeingDeletedError
 
 from cluster import serve_control
-from cluster.pool_control import PoolStatus, UnknownPool
+from cluster.pool_control import UnknownPool
+from cluster.pool_status import PoolStatus
 from cluster.serve_control import ServePools, deploy_failure
 from tests.cluster.test_application import make_spec
 
@@ -99,9 +100,14 @@ class TestStatus:
         assert ServePools().status("1") is None
 
     def test_running_are_those_that_loaded_and_do_not_leave(self, fake: FakeServe) -> None:
-        replicas = [{"replica_id": state[0], "state": state} for state in ("RUNNING", "STARTING", "STOPPING")]
+        replicas = [
+            {"replica_id": name, "state": state}
+            for name, state in (("R", "RUNNING"), ("S", "STARTING"), ("s", "STOPPING"))
+        ]
         fake.applications["engine-1"] = application(replicas=replicas, target_num_replicas=2)
-        assert ServePools().status("1") == PoolStatus(frozenset("R"), target=2)
+        assert ServePools().status("1") == PoolStatus(
+            frozenset("R"), target=2, starting=frozenset("S"), leaving=frozenset("s")
+        )
 
     def test_a_pool_that_serve_has_not_looked_at_yet_has_nobody(self, fake: FakeServe) -> None:
         fake.applications["engine-1"] = application("DEPLOYING") | {"deployments": {}}

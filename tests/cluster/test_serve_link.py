@@ -10,6 +10,7 @@ import pytest
 from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError, RequestCancelledError
 
+from cluster.backlog import Backlog
 from cluster.engine_host import EngineDead
 from cluster.link import (
     Abort,
@@ -20,7 +21,7 @@ from cluster.link import (
     StepMessage,
     SubmitReply,
     decode_aborts,
-    decode_request,
+    decode_requests,
     encode,
 )
 from cluster.replica_registry import ReplicaGone
@@ -99,18 +100,18 @@ async def read(stream: AsyncIterator[LinkMessage]) -> list[LinkMessage]:
 
 async def test_a_submit_is_pinned_and_its_reply_decoded() -> None:
     refusal = SubmitReply(accepted=False, code="empty_prompt", message="no")
-    calls, handle = link(encode(refusal))
+    calls, handle = link(encode((refusal,)))
     assert await calls.submit(request()) == refusal
     ((method, (gateway_id, payload), kwargs),) = handle.calls
     assert (method, gateway_id, kwargs) == ("submit", "g", {"replica": "a"})
-    assert decode_request(payload) == request()
+    assert decode_requests(payload) == (request(),)
 
 
 async def test_aborts_and_reports_are_pinned_too() -> None:
     calls, handle = link(b"")
     aborts = (Abort("r1"), Abort("r2", 3))
     await calls.abort(aborts)
-    await calls.report(Report({"acme": 5}, {}))
+    await calls.report(Report((Backlog("acme", 5, 1),)))
     assert decode_aborts(handle.calls[0][1][0]) == aborts
     assert [(method, kwargs) for method, _, kwargs in handle.calls] == [
         ("abort", {"replica": "a"}),
@@ -167,8 +168,9 @@ async def test_bytes_that_are_no_message_are_a_dead_link() -> None:
     calls, _ = link([encode(hello("a")), b"\x80\x04N."])
     with pytest.raises(LinkDown, match="no message of this version"):
         await read(calls.attach())
-    with pytest.raises(LinkDown, match="no message of this version"):
-        await link(b"junk")[0].submit(request())
+    for answer in (b"junk", encode(())):
+        with pytest.raises(LinkDown, match="no message of this version"):
+            await link(answer)[0].submit(request())
 
 
 async def test_a_reason_is_one_short_line() -> None:

@@ -51,6 +51,12 @@ def test_every_field_has_a_flag_and_a_help_text() -> None:
         (["--port", "0"], "--port"),
         (["--port", "65536"], "--port"),
         (["--replicas", "0"], "--replicas"),
+        (["--min-replicas", "1"], "--min-replicas needs --max-replicas"),
+        (["--min-replicas", "3", "--max-replicas", "2"], "--min-replicas 3 is more than --max-replicas 2"),
+        (["--replicas", "3", "--max-replicas", "2"], "--replicas 3 is more than --max-replicas 2"),
+        (["--max-replicas", "0"], "--max-replicas"),
+        (["--headroom", "0.9"], "--headroom"),
+        (["--scale-down-delay-s", "0"], "--scale-down-delay-s"),
         (["--dtype", "float16"], "--dtype"),
         (["--device", "tpu"], "--device"),
         (["--max-model-len", "1"], "--max-model-len"),
@@ -90,6 +96,25 @@ def test_a_fault_is_taken_where_they_are_allowed_and_must_be_clear(monkeypatch: 
     assert ServeSettings(fault="raise@3+,nan@2:0").fault == "raise@3+,nan@2:0"
     with pytest.raises(ValidationError, match="not 'explode@3'"):
         ServeSettings(fault="raise@1,explode@3")
+
+
+@pytest.mark.parametrize(
+    ("given", "fewest", "first", "most"),
+    [
+        ({"replicas": 3}, 3, 3, 3),
+        ({"max_replicas": 4}, 1, 1, 4),
+        ({"max_replicas": 4, "replicas": 2}, 1, 2, 4),
+        ({"max_replicas": 4, "min_replicas": 3}, 3, 3, 4),
+        ({"max_replicas": 4, "min_replicas": 0}, 0, 1, 4),
+    ],
+)
+def test_replicas_are_a_number_or_a_range(given: dict[str, int], fewest: int, first: int, most: int) -> None:
+    settings = ServeSettings.model_validate(given)
+    assert (settings.fewest_replicas, settings.first_replicas, settings.most_replicas) == (
+        fewest,
+        first,
+        most,
+    )
 
 
 def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:

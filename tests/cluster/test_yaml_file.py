@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.yaml_file import YamlFileError, read_yaml
+from cluster.yaml_file import MAX_BYTES, YamlFileError, read_yaml
 
 
 def test_values_are_plain_and_a_fault_is_placed_by_its_steps(tmp_path: Path) -> None:
@@ -53,6 +53,18 @@ def test_what_is_no_plain_yaml_is_refused_in_one_line(held: bytes, said: str, tm
     assert said in str(raised.value)
     assert str(raised.value).startswith(str(path))
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_file_is_read_up_to_its_limit_and_not_beyond(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(b"a: 1\n#".ljust(MAX_BYTES, b"-"))
+    assert read_yaml(path).value == {"a": 1}
+    with path.open("ab") as file:
+        file.write(b"-")
+    with pytest.raises(YamlFileError, match=r"a\.yaml is too large: it may have 1048576 bytes$"):
+        read_yaml(path)
+    with pytest.raises(YamlFileError, match=r"^/dev/zero is too large"):
+        read_yaml(Path("/dev/zero"))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

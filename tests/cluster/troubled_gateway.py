@@ -22,12 +22,13 @@ from cluster.index.redis_index import RedisPrefixIndex
 from cluster.reservation import Reservation
 from engine.request import SamplingParams
 from tenants.breaker import PROBE_EVERY_S
-from tenants.ledger.ask import Scope
+from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Granted, Refused
 from tenants.ledger.ledger import LEASE_S
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.ledger.windows import to_us
 from tenants.offline.redis_fleet import RedisFleet
+from tenants.offline.reopening import all_reopened
 from tenants.offline.standby import Means, Standby
 from tenants.redis_client import connect
 from tenants.reseed import EPOCH_KEY
@@ -60,8 +61,10 @@ PAID = Account(
 class TroubledGateway:
     """Admits and settles as the real one does, against the Redis at `url`."""
 
-    def __init__(self, url: str, state_dir: Path, gateway_id: str = "g1") -> None:
-        self.clock = FakeClock(NOON)
+    def __init__(
+        self, url: str, state_dir: Path, gateway_id: str = "g1", clock: FakeClock | None = None
+    ) -> None:
+        self.clock = clock or FakeClock(NOON)
         self.told: list[Trouble | None] = []
         self.num_offline: Counter[Trouble] = Counter()
         self.num_round_trips = 0
@@ -74,12 +77,15 @@ class TroubledGateway:
             Spool.open(self._spools, gateway_id, self.clock), self.ledger, self.clock, sleep=self._nap
         )
         ids = count(1)
+        self._fleet = RedisFleet(self._client, self.clock)
+        self._leases = Leases(self.ledger)
         self.standby = Standby(
             Means(
                 gateway_id=gateway_id,
                 ledger=self.ledger,
-                fleet=RedisFleet(self._client, self.clock),
+                fleet=self._fleet,
                 settle=self.settler.settle,
+                reopen=lambda: self._books.reopen(),
                 reseed=self._reseed,
                 clock=self.clock,
                 wall_clock=self.clock,
@@ -87,7 +93,7 @@ class TroubledGateway:
             ),
             self._changed,
         )
-        self._books = Books(Leases(self.ledger), self.settler, self.clock, self.standby.ended)
+        self._books = Books(self._leases, self.settler, self.clock, self.standby.ended)
         self._admission = Admission(
             self._counted(self._asking),
             self.ledger,
@@ -132,6 +138,23 @@ class TroubledGateway:
             )
             return (await self._admission.admit(request)).reservation
 
+    def let_in(self, account: Account) -> Reservation:
+        """By an answer of the record that is heard now, whatever has become of the record."""
+        ask = Ask(
+            request_id=next(self._request_ids),
+            tenant_id=account.tenant.tenant_id,
+            key_id=account.key.key_id,
+            model="tiny",
+            gateway_id="g",
+            started_at=self.clock(),
+            scopes=(Scope(None, account.terms),),
+            prices=account.terms.prices,
+            prompt_tokens=PROMPT_TOKENS,
+            n=1,
+            max_tokens=MAX_TOKENS,
+        )
+        return self._books.open(ask, Granted(max_tokens=MAX_TOKENS, reserved_cost=COST))
+
     def answer(self, account: Account, reservation: Reservation) -> None:
         reservation.settle("finished", Usage(PROMPT_TOKENS, reservation.max_tokens, 0))
         assert reservation.max_tokens == MAX_TOKENS
@@ -146,7 +169,12 @@ class TroubledGateway:
     async def pass_s(self, seconds: float) -> None:
         for _ in range(round(seconds / PROBE_EVERY_S)):
             self.clock.advance(PROBE_EVERY_S)
-            await self.standby.tick()
+            await self.tick()
+
+    async def tick(self) -> None:
+        """What a gateway does at every probe, and more often than it must."""
+        await self.standby.tick()
+        await self._leases.renew()
 
     async def earn_a_purse(self) -> None:
         for _ in range(3):
@@ -231,6 +259,7 @@ class TroubledGateway:
             self.settler.note_outage()
 
     async def _reseed(self) -> None:
+        await all_reopened(self._fleet, self.standby.num_gateways, self._nap)
         await rebuild(self._spools, self.ledger, self.clock())
         await self._client.set(EPOCH_KEY, "2")
 

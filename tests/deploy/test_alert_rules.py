@@ -20,11 +20,13 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from cluster.autoscaling.metrics import ScalingCollector
 from cluster.engine_metrics import EngineMetrics
 from cluster.record_metrics import RecordMetrics
 from cluster.settings import ServeSettings
 from cluster.telemetry import BUCKETS_S, Telemetry
 from tests.cluster.fake_replica import IDLE
+from tests.cluster.scaling_world import make_status
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 RULES_FILE = FOLDER / "headrace.rules.yml"
@@ -54,6 +56,7 @@ EXPORTED = {
     *samples_of(Telemetry(lambda: {"r": IDLE}).registry),
     *samples_of(EngineMetrics(lambda: IDLE).registry),
     *samples_of(RecordMetrics(lambda: defaultdict(float))),
+    *samples_of(ScalingCollector(make_status)),
 }
 
 
@@ -167,7 +170,12 @@ FAULTS = (
     Fault("only a Redis that is away", "the prefix index", '{state="exact"}) == 0', '{state="off"}) == 1'),
     Fault("every state for itself", "the prefix index", '_state{state="exact"}) ==', "_state) =="),
     Fault("every process of the machine", "a process that", 'up{process=~"gateway|replica"}', "up"),
-    Fault("half may be missing", "gateways are scraped", ' or absent(up{process="replica"})', ""),
+    Fault(
+        "half may be missing", "gateways are scraped", 'or (absent(up{process="replica"}) unless', "unless ("
+    ),
+    Fault("none on purpose alerts", "no replica on purpose", " unless on () sum(headrace_replicas) == 0", ""),
+    Fault("help that comes alerts", "more is asked", 'state=~"provisioning|starting"', 'state="leaving"'),
+    Fault("gateways add up", "more is asked", "max(headrace_capacity", "sum(headrace_capacity"),
 )
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from engine.block_events import NOBODY, BlockListener
 from engine.config import EngineConfig
-from engine.policy import FirstComeFirstServed
-from engine.request import Request, RequestOutput
+from engine.policy import FirstComeFirstServed, SchedulingPolicy
+from engine.request import Flow, Request, RequestOutput
 from engine.request_state import MAX_PREEMPTIONS
 from engine.scheduler import RequestRefused, Scheduler
 from engine.step import StepPlan, StepResult
@@ -26,6 +26,9 @@ from tests.builders import EOS, make_request, tokens_of
 Action = Literal["add", "step", "abort", "step and abort", "fail", "fail a row"]
 Key = tuple[str, int]
 """Request id, sibling."""
+
+
+FLOWS = (Flow("a", 1), Flow("b", 1), Flow("c", 4))
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Event:
     num_resumed: int = 0
     """Tokens of the answer that the request brings along."""
     n: int = 1
+    flow: Flow = FLOWS[0]
 
 
 def answer_to(prompt: tuple[int, ...]) -> tuple[int, ...]:
@@ -65,6 +69,7 @@ _adds = st.builds(
     priority=st.integers(0, 1),
     num_resumed=st.integers(0, 2),
     n=st.sampled_from([1, 1, 2, 4]),
+    flow=st.sampled_from(FLOWS),
 )
 _others = st.builds(
     Event,
@@ -100,6 +105,7 @@ class Run:
 
     config: EngineConfig
     listener: BlockListener = NOBODY
+    policy: SchedulingPolicy = field(default_factory=FirstComeFirstServed)
     requests: dict[str, Request] = field(default_factory=dict)
     outputs: dict[Key, list[RequestOutput]] = field(default_factory=dict)
     num_failed_steps: int = 0
@@ -107,15 +113,14 @@ class Run:
     num_copies: int = 0
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(
-            self.config, FirstComeFirstServed(), eos_token_ids=[EOS], listener=self.listener
-        )
+        self.scheduler = Scheduler(self.config, self.policy, eos_token_ids=[EOS], listener=self.listener)
         self.tapes: dict[str, tuple[int, ...]] = {}
         self.executor = TapeExecutor(
             TapeSpec(self.tapes), num_blocks=self.config.num_blocks, block_size=self.config.block_size
         )
         self._steps_to_wait: dict[str, int] = {}
-        """Requests of the highest class that never ran → steps that they may still have to wait."""
+        """Requests of the highest class that never ran → steps that they may still have to wait, where
+        nobody overtakes them."""
 
     def play(self, events: list[Event]) -> None:
         for event in events:
@@ -167,6 +172,7 @@ class Run:
             priority=event.priority,
             output_token_ids=tuple(answer[:num_resumed]),
             n=event.n,
+            flow=event.flow,
         )
         try:
             self.scheduler.add(request, now=0)
@@ -176,7 +182,7 @@ class Run:
         self.requests[request.request_id] = request
         self.outputs |= {(request.request_id, sibling): [] for sibling in range(request.n)}
         self.tapes[prompt_hash(event.prompt)] = answer_to(event.prompt)
-        if event.priority == 0:
+        if event.priority == 0 and isinstance(self.policy, FirstComeFirstServed):
             steps = self._most_steps(self.requests[request_id] for request_id in ahead)
             self._steps_to_wait[request.request_id] = steps + 1
 
@@ -293,4 +299,5 @@ def _random_add(random: Random, priority: int) -> Event:
         max_tokens=random.randint(1, 30),
         priority=priority,
         n=random.choice([1, 1, 1, 2, 3]),
+        flow=random.choice(FLOWS),
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.policy import FirstComeFirstServed
+from engine.request import Flow
+
+NO_FLOW = Flow()
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,8 @@ class Candidate:
     arrival_order: int = 0
     num_preemptions: int = 0
     num_computed_tokens: int = 0
+    num_uncomputed_tokens: int = 1
+    flow: Flow = NO_FLOW
 
 
 def order(*candidates: Candidate) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tenants.breaker import MAX_CALL_S, PROBE_EVERY_S, Breaker
-from tenants.offline.fleet import GATEWAY_TTL_S, Beat, Fleet, MemoryFleet
+from tenants.offline.fleet import GATEWAY_TTL_S, REOPENED_TTL_S, Beat, Fleet, MemoryFleet
 from tenants.offline.redis_fleet import GATEWAYS_KEY, RedisFleet
 from tenants.offline.watch import Watch
 from tenants.redis_client import connect
@@ -28,25 +28,38 @@ def clock() -> FakeClock:
 async def fleet(request: pytest.FixtureRequest, clock: FakeClock, redis: Redis) -> Fleet:
     if request.param == "memory":
         return MemoryFleet(clock)
-    await redis.set(EPOCH_KEY, "1")
+    await redis.set(EPOCH_KEY, "first")
     return RedisFleet(redis, clock)
 
 
 class TestFleet:
     async def test_counts_those_that_were_heard_lately(self, fleet: Fleet, clock: FakeClock) -> None:
-        assert await fleet.beat("g1") == Beat(1, True)
-        assert await fleet.beat("g2") == Beat(2, True)
+        assert await fleet.beat("g1") == Beat(1, "first")
+        assert await fleet.beat("g2") == Beat(2, "first")
         clock.advance(GATEWAY_TTL_S - 1)
-        assert await fleet.beat("g1") == Beat(2, True)
+        assert await fleet.beat("g1") == Beat(2, "first")
         clock.advance(1)
-        assert await fleet.beat("g1") == Beat(1, True)
+        assert await fleet.beat("g1") == Beat(1, "first")
+
+    async def test_knows_who_has_not_told_what_runs(self, fleet: Fleet, clock: FakeClock) -> None:
+        assert [await fleet.num_missing(number) for number in (0, 1, 2)] == [0, 1, 2]
+        for name in ("g1", "g2"):
+            await fleet.beat(name)
+        assert [await fleet.num_missing(number) for number in (0, 2, 3)] == [2, 2, 3]
+        await fleet.reopened("g1")
+        await fleet.reopened("g1")
+        assert [await fleet.num_missing(number) for number in (0, 2, 3)] == [1, 1, 2]
+        await fleet.reopened("g2")
+        assert [await fleet.num_missing(number) for number in (0, 2, 3)] == [0, 0, 1]
+        await fleet.leave("g2")
+        assert [await fleet.num_missing(number) for number in (0, 1, 2)] == [0, 0, 1]
 
     async def test_one_that_leaves_is_gone_at_once(self, fleet: Fleet) -> None:
         await fleet.beat("g1")
         await fleet.beat("g2")
         await fleet.leave("g1")
         await fleet.leave("never was")
-        assert await fleet.beat("g2") == Beat(1, True)
+        assert await fleet.beat("g2") == Beat(1, "first")
 
 
 class TestRedisFleet:
@@ -56,11 +69,16 @@ class TestRedisFleet:
         assert (await fleet.beat("g2")).num_gateways == 2
 
     async def test_sees_that_the_epoch_is_missing(self, redis: Redis) -> None:
-        assert await RedisFleet(redis).beat("g1") == Beat(1, False)
+        assert await RedisFleet(redis).beat("g1") == Beat(1, None)
 
     async def test_its_key_ends_with_the_last_gateway(self, redis: Redis) -> None:
         await RedisFleet(redis).beat("g1")
         assert 0 < await redis.pttl(GATEWAYS_KEY) <= GATEWAY_TTL_S * 1000
+
+    async def test_that_one_has_told_what_runs_counts_for_a_while(self, redis: Redis) -> None:
+        await RedisFleet(redis).reopened("g1")
+        (key,) = await redis.keys("*")
+        assert 0 < await redis.pttl(key) <= REOPENED_TTL_S * 1000
 
     async def test_junk_in_its_place_is_replaced(self, redis: Redis) -> None:
         await redis.set(GATEWAYS_KEY, "junk")
@@ -84,13 +102,20 @@ class FakeFleet:
     """Answers as it is told."""
 
     def __init__(self) -> None:
-        self.answer: Beat | Trouble = Beat(1, True)
+        self.answer: Beat | Trouble = Beat(1, "first")
         self.num_left = 0
+        self.told: list[str] = []
 
     async def beat(self, gateway_id: str) -> Beat:
         if isinstance(self.answer, str):
             raise StoreUnavailable("away", self.answer)
         return self.answer
+
+    async def reopened(self, gateway_id: str) -> None:
+        self.told.append(gateway_id)
+
+    async def num_missing(self, num_gateways: int) -> int:
+        raise AssertionError("a watch does not wait")
 
     async def leave(self, gateway_id: str) -> None:
         self.num_left += 1
@@ -107,7 +132,9 @@ class Eye:
         self.breaker = Breaker()
         self.num_reseeds = 0
         self.reseeding: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.watch = Watch(self.breaker, self.fleet, "g1", clock, self._reseed)
+        self.num_reopened = 0
+        self.reopening_fault: StoreUnavailable | None = None
+        self.watch = Watch(self.breaker, self.fleet, "g1", clock, self._reopen, self._reseed)
 
     async def tick(self, answer: Beat | Trouble) -> Trouble | None:
         self.clock.advance(PROBE_EVERY_S)
@@ -115,6 +142,11 @@ class Eye:
         await self.watch.tick()
         await asyncio.sleep(0)
         return self.breaker.trouble
+
+    async def _reopen(self) -> None:
+        if self.reopening_fault is not None:
+            raise self.reopening_fault
+        self.num_reopened += 1
 
     async def _reseed(self) -> None:
         self.num_reseeds += 1
@@ -137,44 +169,66 @@ class TestWatch:
     ) -> None:
         assert await eye.tick(trouble) == trouble
         assert await eye.tick(trouble) == trouble
-        assert await eye.tick(Beat(1, True)) is None
+        assert await eye.tick(Beat(1, "first")) is None
 
     async def test_a_record_that_is_back_is_asked_within_one_tick(self, eye: Eye) -> None:
         eye.breaker.failed("timeout", eye.clock())
-        assert await eye.tick(Beat(1, True)) is None
+        assert await eye.tick(Beat(1, "first")) is None
         assert PROBE_EVERY_S + MAX_CALL_S <= 5
 
     async def test_an_empty_record_is_written_anew_once_and_not_asked_meanwhile(self, eye: Eye) -> None:
         for _ in range(3):
-            assert await eye.tick(Beat(1, False)) == "empty"
+            assert await eye.tick(Beat(1, None)) == "empty"
         assert eye.num_reseeds == 1
-        assert await eye.tick(Beat(1, True)) is None
+        assert await eye.tick(Beat(1, "first")) is None
 
     async def test_one_that_is_still_empty_is_written_again(self, eye: Eye) -> None:
-        await eye.tick(Beat(1, False))
+        await eye.tick(Beat(1, None))
         eye.reseeding.set_exception(StoreUnavailable("away again"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await eye.tick(Beat(1, False))
+        await eye.tick(Beat(1, None))
         assert eye.num_reseeds == 2
 
+    async def test_what_runs_is_reserved_again_before_an_empty_record_hears_that_it_is_and_is_written_anew(
+        self, eye: Eye
+    ) -> None:
+        eye.reopening_fault = StoreUnavailable("slow", "timeout")
+        assert await eye.tick(Beat(1, None)) == "timeout"
+        assert (eye.fleet.told, eye.num_reseeds) == ([], 0)
+        eye.reopening_fault = None
+        for number in (1, 2):  # at each tick: something may have been let in just now
+            assert await eye.tick(Beat(1, None)) == "empty"
+            assert (eye.num_reopened, eye.fleet.told, eye.num_reseeds) == (number, ["g1"] * number, 1)
+
+    async def test_a_life_that_is_met_whole_hears_of_what_runs_before_it_decides(self, eye: Eye) -> None:
+        await eye.tick(Beat(1, "first"))
+        await eye.tick(Beat(1, "first"))
+        assert eye.num_reopened == 1
+        eye.reopening_fault = StoreUnavailable("slow", "timeout")
+        assert await eye.tick(Beat(1, "second")) == "timeout"
+        eye.reopening_fault = None
+        assert await eye.tick(Beat(1, "second")) is None
+        assert await eye.tick(Beat(1, "second")) is None
+        assert (eye.num_reopened, eye.fleet.told) == (2, [])
+
     async def test_keeps_the_number_of_gateways_through_an_outage(self, eye: Eye) -> None:
-        await eye.tick(Beat(4, True))
+        await eye.tick(Beat(4, "first"))
         await eye.tick("timeout")
         assert eye.watch.num_gateways == 4
 
     async def test_an_empty_record_does_not_know_the_number(self, eye: Eye) -> None:
-        await eye.tick(Beat(4, True))
-        await eye.tick(Beat(1, False))
+        await eye.tick(Beat(4, "first"))
+        await eye.tick(Beat(1, None))
         assert eye.watch.num_gateways == 4
 
     async def test_right_after_an_outage_the_others_may_not_have_beaten_yet(self, eye: Eye) -> None:
-        await eye.tick(Beat(4, True))
+        await eye.tick(Beat(4, "first"))
         await eye.tick("timeout")
-        await eye.tick(Beat(1, True))
+        await eye.tick(Beat(1, "first"))
         assert eye.watch.num_gateways == 4
         for _ in range(round(GATEWAY_TTL_S / PROBE_EVERY_S)):
-            await eye.tick(Beat(2, True))
+            await eye.tick(Beat(2, "first"))
         assert eye.watch.num_gateways == 2
 
     async def test_leaves_at_its_end_whether_or_not_it_is_heard(self, eye: Eye) -> None:

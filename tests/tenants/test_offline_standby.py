@@ -9,9 +9,11 @@ import pytest
 
 from tenants.breaker import PROBE_EVERY_S
 from tenants.ledger.grant import Granted
-from tenants.ledger.ledger import RENEW_EVERY_S
+from tenants.ledger.ledger import LEASE_S, RENEW_EVERY_S
 from tenants.ledger.memory_ledger import MemoryLedger
+from tenants.ledger.reservation import Held
 from tenants.ledger.settlement import Settlement
+from tenants.ledger.state import Spend
 from tenants.ledger.windows import to_us
 from tenants.offline.fleet import Beat, MemoryFleet
 from tenants.offline.standby import Means, Standby
@@ -23,13 +25,19 @@ from tests.tenants.offline_rig import NOON, REFUSE, SERVE, a_settlement, an_ask
 BUDGET = Limits(budget_day=10_000)
 
 
+class ForgetfulLedger(MemoryLedger):
+    def forget(self) -> None:
+        self._tenants.clear()
+
+
 class Rig:
     """A gateway's standby before a record in memory that can be taken away."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(NOON)
         self.trouble: Trouble | None = None
-        self.ledger = MemoryLedger(lambda: to_us(self.clock.now))
+        self.ledger = ForgetfulLedger(lambda: to_us(self.clock.now))
+        self.running: list[Held] = []
         self.fleet = MemoryFleet(self.clock)
         self.told: list[Trouble | None] = []
         self.num_reseeds = 0
@@ -39,6 +47,7 @@ class Rig:
             ledger=self.ledger,
             fleet=self,
             settle=self.settle,
+            reopen=self.reopen,
             reseed=self.reseed,
             clock=self.clock,
             wall_clock=self.clock,
@@ -51,14 +60,28 @@ class Rig:
             raise StoreUnavailable("away", self.trouble)
         return await self.fleet.beat(gateway_id)
 
+    async def reopened(self, gateway_id: str) -> None:
+        await self.fleet.reopened(gateway_id)
+
+    async def num_missing(self, num_gateways: int) -> int:
+        return await self.fleet.num_missing(num_gateways)
+
     async def leave(self, gateway_id: str) -> None:
         await self.fleet.leave(gateway_id)
 
     async def settle(self, settlement: Settlement) -> None:
         await self.ledger.settle([settlement])
 
+    async def reopen(self) -> None:
+        await self.ledger.reopen(self.running)
+
     async def reseed(self) -> None:
         self.num_reseeds += 1
+
+    def forget(self) -> None:
+        """The record comes back empty."""
+        self.ledger.forget()
+        self.fleet.is_emptied()
 
     async def pass_s(self, seconds: float) -> None:
         for _ in range(round(seconds / PROBE_EVERY_S)):
@@ -112,13 +135,34 @@ async def test_a_failed_request_opens_the_breaker_before_the_next_beat(rig: Rig)
 
 
 async def test_an_emptied_record_is_written_anew(rig: Rig) -> None:
-    rig.fleet.is_whole = False
+    rig.fleet.is_emptied()
     await rig.pass_s(3 * PROBE_EVERY_S)
     assert (rig.standby.health.trouble, rig.num_reseeds > 0) == ("empty", True)
-    rig.fleet.is_whole = True
+    rig.fleet.epoch = "second"
     await rig.pass_s(PROBE_EVERY_S)
     assert rig.told == ["empty", None]
     await rig.standby.close()
+
+
+async def test_an_emptied_record_has_what_runs_and_all_purses_before_it_is_whole(rig: Rig) -> None:
+    await rig.serve_for(2 * RENEW_EVERY_S, SERVE)
+    rig.running.append(Held(an_ask("r1", BUDGET, started_at=rig.clock.now), 30))
+    rig.forget()
+    await rig.pass_s(PROBE_EVERY_S)
+    assert (await rig.ledger.spends("acme", None)).day == Spend(reserved=30 + rig.standby.amount_held)
+    assert (rig.standby.health.trouble, rig.standby.amount_held, rig.num_reseeds) == ("empty", 100, 1)
+    rig.clock.advance(LEASE_S)
+    assert [one.request_id for one in await rig.ledger.reap()] == ["r1"]  # nobody renews it here
+
+
+async def test_a_purse_that_a_record_has_forgotten_is_given_back_to_it_once(rig: Rig) -> None:
+    await rig.serve_for(2 * RENEW_EVERY_S, SERVE)
+    rig.forget()
+    await rig.pass_s(PROBE_EVERY_S)
+    rig.fleet.epoch = "second"
+    await rig.pass_s(3 * RENEW_EVERY_S)
+    assert rig.standby.amount_held == 0
+    assert (await rig.ledger.spends("acme", None)).day == Spend()
 
 
 async def test_no_purse_is_taken_for_a_tier_that_is_not_served_without_the_record(rig: Rig) -> None:
@@ -143,5 +187,5 @@ async def test_an_orderly_end_gives_all_back_and_leaves_the_fleet(rig: Rig) -> N
     await rig.serve_for(2 * RENEW_EVERY_S, SERVE)
     await rig.standby.close()
     assert rig.standby.amount_held == 0
-    assert await rig.fleet.beat("g2") == Beat(1, True)
+    assert await rig.fleet.beat("g2") == Beat(1, "first")
     assert await rig.ledger.reap() == []

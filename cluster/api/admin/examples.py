@@ -97,6 +97,40 @@ AUDIT = {
     "has_more": False,
     "next_before": None,
 }
+STATUS = {
+    "object": "status",
+    "at": 1796000000.0,
+    "model": "tiny",
+    "min_replicas": 1,
+    "max_replicas": 4,
+    "target": 2,
+    "reason": "2100 tokens/s expected in 30 s need 2 replica(s)",
+    "trouble": None,
+    "replicas": [
+        {"replica_id": "ab12", "state": "serving", "stage": None, "in_stage_s": None, "eta_s": None},
+        {"replica_id": "cd34", "state": "starting", "stage": "weights", "in_stage_s": 2.0, "eta_s": 12.0},
+    ],
+    "demand": {
+        "offered_tokens_per_s": 1800.0,
+        "shed_tokens_per_s": 0.0,
+        "expected_tokens_per_s": 2100.0,
+        "backlog_tokens": 9000,
+    },
+    "capacity": {"tokens_per_s": 1600.0, "tokens_per_s_per_replica": 1600.0},
+    "headroom": {"wanted": 1.2, "actual": 0.76},
+    "cold_start": {
+        "total_s": 30.0,
+        "stages_s": {
+            "node": 1.0,
+            "import": 9.0,
+            "weights": 8.0,
+            "KV pool": 1.0,
+            "warm-up": 7.0,
+            "golden": 3.0,
+            "join": 1.0,
+        },
+    },
+}
 
 
 def page(item: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Path, Query, Response
@@ -21,9 +22,10 @@ from cluster.api.reading import body_of
 from cluster.api.services import Services
 from tenants.api_key import ApiKey
 from tenants.audit import Actor, AuditEntry
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ask import Scope
-from tenants.ledger.ledger import Adjustment
-from tenants.store import NotFound, TenantStore
+from tenants.ledger.state import Spends
+from tenants.store import NotFound, StoreUnavailable, TenantStore
 from tenants.terms import Limits, Terms
 
 router = admin_router("/limits/{tenant_id}")
@@ -86,10 +88,10 @@ async def top_up(
 ) -> Response:
     """Adds `amount` micro-units to the day or month that is running now, in force at once.
 
-    Twice is two top-ups. 409 `no_budget` if nothing limits that window.
+    Twice is two top-ups. 409 `no_budget`: nothing limits that window. 503 `spool_unavailable`: nothing was
+    changed. 503 `adjustment_pending`: it holds as soon as the ledger answers, so do not repeat it.
     """
-    adjustment = Adjustment(tenant_id=tenant_id, key_id=body.key_id, window=body.window, amount=body.amount)
-    return await _adjusted(services, adjustment, actor_of(caller))
+    return await _adjusted(services, tenant_id, body, actor_of(caller))
 
 
 @router.post("/reset", openapi_extra=documented(Reset, examples.RESET), responses=_ADJUSTS)
@@ -99,32 +101,63 @@ async def reset(
     body: Annotated[Reset, Depends(body_of(Reset))],
     services: Services = Depends(services_of),
 ) -> Response:
-    """Makes all of the budget of the running day or month available again. It changes no usage."""
-    adjustment = Adjustment(tenant_id=tenant_id, key_id=body.key_id, window=body.window, amount=None)
-    return await _adjusted(services, adjustment, actor_of(caller))
+    """Makes all of the budget of the running day or month available again, what was topped up included.
+
+    What was spent of it until now is forgiven; what runs stays reserved. It changes no usage, and twice is
+    once. 409 and 503 as of a top-up.
+    """
+    return await _adjusted(services, tenant_id, body, actor_of(caller))
 
 
-async def _adjusted(services: Services, adjustment: Adjustment, by: Actor) -> Response:
-    """Noted before it is done: who adds money is on record whatever fails."""
+async def _adjusted(services: Services, tenant_id: str, body: TopUp | Reset, by: Actor) -> Response:
+    """Once it is written down it holds, whatever fails then: who adds money is on disk before it is added."""
     with store_errors():
-        whose = await _whose(services.store, adjustment.tenant_id, adjustment.key_id)
-        whose.check_budget(adjustment.window)
-        await services.store.note(_entry(adjustment, by, services.wall_clock()))
-        await services.ledger.adjust(adjustment)
+        whose = await _whose(services.store, tenant_id, body.key_id)
+        whose.check_budget(body.window)
+        adjustment = _adjustment(tenant_id, body, by, await services.ledger.spends(tenant_id, body.key_id))
+    try:
+        await _written(services, adjustment)
+        await services.store.note(_entry(adjustment))
         return shown(await _told(services, whose))
+    except StoreUnavailable:
+        message = "It is written down, and holds as soon as the ledger answers: do not repeat it."
+        raise ApiError(503, "adjustment_pending", message) from None
 
 
-def _entry(adjustment: Adjustment, by: Actor, now: float) -> AuditEntry:
+async def _written(services: Services, adjustment: Adjustment) -> None:
+    try:
+        await services.adjust(adjustment)
+    except OSError:
+        message = "It could not be written to the gateway's disk: nothing was changed."
+        raise ApiError(503, "spool_unavailable", message) from None
+
+
+def _adjustment(tenant_id: str, body: TopUp | Reset, by: Actor, spends: Spends) -> Adjustment:
+    """A reset forgives what is spent now."""
+    spend = spends.day if body.window == "day" else spends.month
+    return Adjustment(
+        adjustment_id=secrets.token_hex(16),
+        tenant_id=tenant_id,
+        key_id=body.key_id,
+        window=body.window,
+        action="top_up" if isinstance(body, TopUp) else "reset",
+        amount=body.amount if isinstance(body, TopUp) else spend.spent,
+        at=spends.now_us / 10**6,
+        by=by,
+    )
+
+
+def _entry(adjustment: Adjustment) -> AuditEntry:
     given: dict[str, Any] = {"window": adjustment.window}
-    if adjustment.amount is not None:
+    if adjustment.action == "top_up":
         given["amount"] = adjustment.amount
     if adjustment.key_id is not None:
         given["key_id"] = adjustment.key_id
     return AuditEntry(
         entry_id="",
-        at=now,
-        actor=by,
-        action="budget.reset" if adjustment.amount is None else "budget.top_up",
+        at=adjustment.at,
+        actor=adjustment.by,
+        action=f"budget.{adjustment.action}",
         target=adjustment.tenant_id,
         changes={name: (None, value) for name, value in given.items()},
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tenants.audit import Actor
 from tenants.ledger import money
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.settlement import Progress, Settlement
 from tenants.terms import Limits, Prices
@@ -77,6 +79,26 @@ def settled(ask: Ask, outcome: str = "finished", **fields: Any) -> Settlement:
         **tokens,
     }
     return Settlement(**plain | fields)
+
+
+def a_top_up(amount: int, **fields: Any) -> Adjustment:
+    """Of the day's budget of tenant acme."""
+    plain: dict[str, Any] = {
+        "adjustment_id": "a1",
+        "tenant_id": "acme",
+        "key_id": None,
+        "window": "day",
+        "action": "top_up",
+        "amount": amount,
+        "at": NOON_US / 10**6,
+        "by": Actor("admin", "key_9"),
+    }
+    return Adjustment(**plain | fields)
+
+
+def a_reset(spent: int, **fields: Any) -> Adjustment:
+    """When so much was spent of it."""
+    return a_top_up(spent, **{"action": "reset"} | fields)
 
 
 def progress(ask: Ask, completion_tokens: int = 0, cached_tokens: int = 0) -> Progress:

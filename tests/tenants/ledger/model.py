@@ -8,10 +8,15 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Any, NamedTuple
 
+import msgspec
+
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Gauge, Granted, Refused, Standing
-from tenants.ledger.ledger import LEASE_S, PURSE_LEASE_S, Adjustment, Applied
+from tenants.ledger.ledger import LEASE_S, PURSE_LEASE_S, Applied
+from tenants.ledger.reservation import Held
 from tenants.ledger.settlement import Progress, Settlement
+from tenants.ledger.state import Spend, Spends
 from tenants.ledger.usage import UsageRow
 from tenants.terms import Limits
 
@@ -26,6 +31,8 @@ class Taken(NamedTuple):
     max_tokens: int
     cost: int
     estimate: int
+    paid_at: int
+    """In the windows that it is charged to."""
 
 
 class Settled(NamedTuple):
@@ -42,7 +49,6 @@ class Renewed(NamedTuple):
 class Adjusted(NamedTuple):
     at: int
     adjustment: Adjustment
-    spent: int
 
 
 def instant(us: int) -> datetime:
@@ -177,29 +183,37 @@ class ModelLedger:
             if last.outcome == "unserved" or not (last.prompt_tokens or last.completion_tokens):
                 continue
             taken = [one for one in self._of(Taken, tenant_id) if one.ask.request_id == one_id]
-            yield last, taken[0].at if taken else round(last.started_at * 10**6)
+            first = next(event for event in events if event.settlement.request_id == one_id)
+            yield last, taken[0].paid_at if taken else min(round(last.started_at * 10**6), first.at)
 
     def _reserved(self, tenant_id: str, key_id: str | None, window: str) -> int:
         now = window_of(self._clock(), window)
         return sum(
             one.cost
             for one in self._open(tenant_id)
-            if key_id in (None, one.ask.key_id) and window_of(one.at, window) == now
+            if key_id in (None, one.ask.key_id) and window_of(one.paid_at, window) == now
         )
 
-    def _credit(self, tenant_id: str, key_id: str | None, window: str) -> int:
-        credit = 0
-        for at, adjustment, spent in self._of(Adjusted, tenant_id):
-            if (adjustment.key_id, adjustment.window) != (key_id, window):
-                continue
-            if window_of(at, window) == window_of(self._clock(), window):
-                credit = max(credit, spent) if adjustment.amount is None else credit + adjustment.amount
-        return credit
+    def _adjustments(self, tenant_id: str, key_id: str | None, window: str, action: str) -> list[int]:
+        """Their amounts, in the window of now."""
+        now = window_of(self._clock(), window)
+        return [
+            adjustment.amount
+            for at, adjustment in self._of(Adjusted, tenant_id)
+            if (adjustment.key_id, adjustment.window, adjustment.action) == (key_id, window, action)
+            and window_of(round(adjustment.at * 10**6), window) == now
+        ]
+
+    def _credit(self, *where: Any) -> int:
+        return sum(self._adjustments(*where, "top_up"))
+
+    def _used(self, *where: Any) -> int:
+        return max(0, self._spent(*where) - max(self._adjustments(*where, "reset"), default=0))
 
     def _available(self, tenant_id: str, scope: Scope, window: str) -> int:
         where = (tenant_id, scope.key_id, window)
         budget = getattr(scope.limits, f"budget_{window}")
-        return budget + self._credit(*where) - self._spent(*where) - self._reserved(*where)
+        return budget + self._credit(*where) - self._used(*where) - self._reserved(*where)
 
     # the protocol
 
@@ -216,7 +230,7 @@ class ModelLedger:
                 standing=await self.standing(ask.tenant_id, ask.model, ask.scopes),
             )
         cost = self._cost(ask, max_tokens)
-        self._events.append(Taken(self._clock(), ask, max_tokens, cost, estimate))
+        self._events.append(Taken(self._clock(), ask, max_tokens, cost, estimate, self._clock()))
         standing = await self.standing(ask.tenant_id, ask.model, ask.scopes)
         return Granted(max_tokens=max_tokens, reserved_cost=cost, standing=standing)
 
@@ -345,7 +359,7 @@ class ModelLedger:
         for window in ("day", "month"):
             if (budget := getattr(limits, f"budget_{window}")) is not None:
                 where = (tenant_id, key_id, window)
-                is_used = bool(self._spent(*where) or self._reserved(*where))
+                is_used = bool(self._used(*where) or self._reserved(*where))
                 yield Gauge(
                     kind=f"budget_{window}",
                     key_id=key_id,
@@ -362,9 +376,33 @@ class ModelLedger:
             ends = (begins.replace(day=1) + timedelta(days=32)).replace(day=1)
         return (ends - now) // timedelta(microseconds=1)
 
-    async def adjust(self, adjustment: Adjustment) -> None:
-        spent = self._spent(adjustment.tenant_id, adjustment.key_id, adjustment.window)
-        self._events.append(Adjusted(self._clock(), adjustment, spent))
+    async def reopen(self, held: Sequence[Held]) -> None:
+        for one in held:
+            ask = one.ask
+            events = [*self._of(Settled, ask.tenant_id), *self._open(ask.tenant_id)]
+            names = {getattr(event, "settlement", None) or event.ask for event in events}
+            if ask.request_id not in {name.request_id for name in names}:
+                without_rates = msgspec.structs.replace(ask, scopes=())
+                paid_at = round(ask.started_at * 10**6)
+                self._events.append(Taken(self._clock(), without_rates, ask.max_tokens, one.cost, 0, paid_at))
+
+    async def spends(self, tenant_id: str, key_id: str | None) -> Spends:
+        def spend(window: str) -> Spend:
+            where = (tenant_id, key_id, window)
+            forgiven = max(self._adjustments(*where, "reset"), default=0)
+            return Spend(self._spent(*where), self._reserved(*where), self._credit(*where), forgiven)
+
+        return Spends(self._clock(), spend("day"), spend("month"))
+
+    async def adjust(self, adjustments: Sequence[Adjustment]) -> list[Applied]:
+        return [self._adjust(one) for one in adjustments]
+
+    def _adjust(self, adjustment: Adjustment) -> Applied:
+        known = {event.adjustment.adjustment_id for event in self._of(Adjusted, adjustment.tenant_id)}
+        if adjustment.adjustment_id in known:
+            return "duplicate"
+        self._events.append(Adjusted(self._clock(), adjustment))
+        return "applied"
 
     async def usage(self, tenant_id: str, first_day: str, last_day: str) -> list[UsageRow]:
         rows: dict[tuple[str, str, str], list[Settlement]] = {}

@@ -8,12 +8,23 @@ import pytest
 
 from tenants.ledger.ask import Ask, Scope
 from tenants.ledger.grant import Granted, Refused
-from tenants.ledger.ledger import Adjustment, Ledger
+from tenants.ledger.ledger import Ledger
 from tenants.ledger.memory_ledger import MemoryLedger
 from tenants.ledger.redis_ledger import RedisLedger
+from tenants.ledger.reservation import Held
+from tenants.ledger.state import Spend, Spends
 from tenants.ledger.usage import UsageRow
 from tenants.terms import Limits, Prices
-from tests.tenants.ledger.builders import NOON_US, PATIENCE_S, Clock, an_ask, progress, settled
+from tests.tenants.ledger.builders import (
+    NOON_US,
+    PATIENCE_S,
+    Clock,
+    a_reset,
+    a_top_up,
+    an_ask,
+    progress,
+    settled,
+)
 
 EACH_TOKEN_ONE = Prices(input=10**6, cached_input=10**5, output=10**6)
 DAY_S = 86_400
@@ -321,29 +332,112 @@ async def test_a_top_up_and_a_reset_touch_one_window(ledger: Ledger) -> None:
         standing = await ledger.standing("acme", "tiny", ask.scopes)
         return [(gauge.remaining, gauge.limit) for gauge in standing.gauges]
 
-    def adjustment(amount: int | None, key_id: str | None = None) -> Adjustment:
-        return Adjustment(tenant_id="acme", key_id=key_id, window="day", amount=amount)
-
     assert await left() == [(0, 30), (70, 100)]
-    await ledger.adjust(adjustment(12))
+    await ledger.adjust([a_top_up(12)])
     assert await left() == [(12, 42), (70, 100)]
-    await ledger.adjust(adjustment(None))
-    assert await left() == [(30, 60), (70, 100)]
-    await ledger.adjust(adjustment(None))
-    await ledger.adjust(adjustment(99, "key_1"))
-    assert await left() == [(30, 60), (70, 100)]
-    await ledger.adjust(adjustment(-50))
-    assert await left() == [(0, 10), (70, 100)]
-    with pytest.raises(ValueError, match="amount"):
-        await ledger.adjust(adjustment(10**15 + 1))
+    await ledger.adjust([a_reset(30, adjustment_id="a2")])
+    assert await left() == [(42, 42), (70, 100)]
+    await ledger.adjust([a_reset(30, adjustment_id="a3"), a_top_up(99, adjustment_id="a4", key_id="key_1")])
+    assert await left() == [(42, 42), (70, 100)]
+    await ledger.adjust([a_top_up(-50, adjustment_id="a5")])
+    assert await left() == [(0, 0), (70, 100)]
+    for adjustment in (a_top_up(10**15 + 1), a_reset(2**53), a_top_up(1, at=-1.0)):
+        with pytest.raises(ValueError, match=r"^(amount|at) must be"):
+            await ledger.adjust([adjustment])
 
 
-async def test_a_reset_leaves_what_runs_reserved_and_takes_no_top_up_away(ledger: Ledger) -> None:
+async def test_a_reset_makes_the_whole_budget_available_top_ups_included_and_twice_is_once(
+    ledger: Ledger,
+) -> None:
+    limits = Limits(budget_day=2_000)
+    await ledger.adjust([a_top_up(1_000)])
+    spender = an_ask("r1", limits, prices=EACH_TOKEN_ONE, prompt_tokens=304)
+    await ledger.settle([settled(spender, completion_tokens=0)])
+
+    async def budget() -> tuple[int, int, float]:
+        (gauge,) = (await ledger.standing("acme", "tiny", spender.scopes)).gauges
+        return gauge.remaining, gauge.limit, gauge.reset_s
+
+    assert await budget() == (2_696, 3_000, DAY_S / 2)
+    for number in (2, 3):
+        spends = await ledger.spends("acme", None)
+        assert spends.day.spent == 304
+        await ledger.adjust([a_reset(spends.day.spent, adjustment_id=f"a{number}")])
+        assert await budget() == (3_000, 3_000, 0)
+    await ledger.settle([settled(an_ask("r2", prices=EACH_TOKEN_ONE))])
+    assert await budget() == (2_970, 3_000, DAY_S / 2)
+
+
+async def test_a_reset_leaves_what_runs_reserved(ledger: Ledger) -> None:
     limits = Limits(budget_day=100)
     await granted(ledger, "r1", limits, prices=EACH_TOKEN_ONE)
-    for amount in (500, None):
-        await ledger.adjust(Adjustment(tenant_id="acme", key_id=None, window="day", amount=amount))
+    await ledger.adjust([a_top_up(500), a_reset(0, adjustment_id="a2")])
     assert (await ledger.standing("acme", "tiny", an_ask("r", limits).scopes)).gauges[0].remaining == 570
+
+
+async def test_an_adjustment_counts_once_by_its_id(ledger: Ledger) -> None:
+    assert await ledger.adjust([a_top_up(7), a_top_up(7)]) == ["applied", "duplicate"]
+    assert await ledger.adjust([a_top_up(7)]) == ["duplicate"]
+    assert (await ledger.spends("acme", None)).day.credit == 7
+
+
+async def test_an_adjustment_is_of_the_window_that_ran_when_it_was_made(ledger: Ledger, clock: Clock) -> None:
+    clock.advance(DAY_S)  # into another month
+    of_then = [a_top_up(7, adjustment_id=window, window=window) for window in ("day", "month")]
+    assert await ledger.adjust(of_then) == ["applied", "applied"]
+    assert await ledger.spends("acme", None) == Spends(clock(), Spend(), Spend())
+
+
+async def test_spend_that_is_told_after_the_reset_that_forgave_it_is_forgiven(ledger: Ledger) -> None:
+    """A ledger that was lost hears of spend and resets from several machines, in any order."""
+    limits = Limits(budget_day=100)
+    scopes = an_ask("r", limits).scopes
+    await ledger.adjust([a_reset(60), a_reset(30, adjustment_id="a2")])
+    whole = await granted(ledger, "r9", limits, prices=EACH_TOKEN_ONE, max_tokens=500)
+    assert whole.max_tokens == 90, "what was forgiven and is not known to be spent is no money"
+    await ledger.settle([settled(an_ask("r9"), "unserved")])
+    for number, remaining in enumerate((100, 100, 70)):
+        await ledger.settle([settled(an_ask(f"r{number}", prices=EACH_TOKEN_ONE))])
+        assert (await ledger.standing("acme", "tiny", scopes)).gauges[0].remaining == remaining
+
+
+# what a ledger that was lost is told of running requests
+
+
+async def test_what_runs_is_reserved_again_once_and_settled_as_ever(ledger: Ledger) -> None:
+    limits = Limits(budget_day=100, max_concurrency=1, requests_per_min=5)
+    ask = an_ask("r1", limits, prices=EACH_TOKEN_ONE)
+    for _ in range(2):
+        await ledger.reopen([Held(ask, 30)])
+        standing = await ledger.standing("acme", "tiny", ask.scopes)
+        left = {gauge.kind: gauge.remaining for gauge in standing.gauges}
+        assert left == {"requests": 5, "concurrency": 0, "budget_day": 70}
+    assert await ledger.settle([settled(ask, completion_tokens=5)]) == ["applied"]
+    for _ in range(2):
+        assert (await ledger.spends("acme", "key_1")).day == Spend(spent=15)
+        await ledger.reopen([Held(ask, 30)])
+
+
+async def test_what_is_reserved_again_is_money_of_the_day_it_began_on(ledger: Ledger, clock: Clock) -> None:
+    clock.advance(DAY_S)
+    await ledger.reopen([Held(an_ask("r1"), 30)])
+    assert await ledger.spends("acme", None) == Spends(clock(), Spend(), Spend())
+
+
+async def test_a_day_that_has_not_begun_for_the_ledger_is_its_today(ledger: Ledger, clock: Clock) -> None:
+    """Clocks differ: what a gateway reserved at its midnight is no money of tomorrow's."""
+    early = an_ask("r1", started_at=NOON_US / 10**6 + DAY_S)
+    await ledger.reopen([Held(early, 30)])
+    assert await ledger.spends("acme", None) == Spends(clock(), Spend(reserved=30), Spend(reserved=30))
+
+
+async def test_what_was_reserved_again_and_is_not_renewed_is_an_orphan(ledger: Ledger, clock: Clock) -> None:
+    await ledger.reopen([Held(an_ask("r1"), 30)])
+    clock.advance(9)
+    assert await ledger.reap() == []
+    clock.advance(2)
+    assert [one.request_id for one in await ledger.reap()] == ["r1"]
+    assert (await ledger.spends("acme", None)).day == Spend()
 
 
 # settlements
@@ -377,6 +471,16 @@ async def test_a_settlement_without_a_reservation_is_charged(ledger: Ledger) -> 
     assert [gauge.remaining for gauge in found] == [10, 970]
     rows = await ledger.usage("acme", "2025-11-29", "2025-11-30")
     assert [(row.day, row.cost) for row in rows] == [("2025-11-29", 30), ("2025-11-30", 30)]
+
+
+async def test_a_day_that_has_not_begun_yet_is_paid_for_today(ledger: Ledger, clock: Clock) -> None:
+    """The clock of who settles is ahead of the ledger's."""
+    limits = Limits(budget_day=1000, budget_month=1000)
+    ahead = an_ask("r1", prices=EACH_TOKEN_ONE, started_at=an_ask().started_at + DAY_S)
+    await ledger.settle([settled(ahead)])
+    assert gauges(await granted(ledger, "r2", limits)) == {"budget_day": 970, "budget_month": 970}
+    clock.advance(DAY_S)
+    assert gauges(await granted(ledger, "r3", limits)) == {"budget_day": 1000, "budget_month": 1000}
 
 
 async def test_a_reserve_that_arrives_after_its_settlement_is_released(ledger: Ledger, clock: Clock) -> None:

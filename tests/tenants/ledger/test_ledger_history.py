@@ -10,12 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
+from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ask import Ask, Scope
-from tenants.ledger.ledger import Adjustment, Ledger
+from tenants.ledger.ledger import Ledger
 from tenants.ledger.memory_ledger import MemoryLedger
 from tenants.ledger.redis_ledger import RedisLedger
+from tenants.ledger.reservation import Held
 from tenants.terms import Limits, Prices
-from tests.tenants.ledger.builders import PATIENCE_S, Clock, an_ask, progress, settled
+from tests.tenants.ledger.builders import PATIENCE_S, Clock, a_reset, a_top_up, an_ask, progress, settled
 from tests.tenants.ledger.model import ModelLedger
 
 LIMITS = (
@@ -72,11 +74,15 @@ ADJUST = st.tuples(
             "key_id": st.sampled_from([None, "key_1"]),
             "window": st.sampled_from(["day", "month"]),
             "amount": st.none() | st.integers(-60, 60),
+            "number": st.integers(0, 9),
+            "age_s": st.sampled_from([0, 0, 0, 43_200]),
         }
     ),
 )
+REOPEN = st.tuples(st.just("reopen"), st.lists(st.tuples(small, small), max_size=3))
 ADVANCE = st.tuples(st.just("advance"), st.sampled_from(SECONDS))
-HISTORIES = st.lists(st.one_of(RESERVE, RESERVE, SETTLE, RENEW, REAP, ADJUST, ADVANCE), max_size=25)
+OPERATIONS = st.one_of(RESERVE, RESERVE, SETTLE, RENEW, REAP, ADJUST, REOPEN, ADVANCE)
+HISTORIES = st.lists(OPERATIONS, max_size=25)
 
 
 class History:
@@ -86,6 +92,7 @@ class History:
         self._clock = clock
         self._ledgers = ledgers
         self._asks: list[Ask] = []
+        self._adjustments: dict[int, Adjustment] = {}
         self._settled_at: dict[str, int] = {}
 
     async def play(self, name: str, argument: Any) -> list[Any]:
@@ -123,7 +130,26 @@ class History:
         return answers
 
     async def _adjust(self, fields: dict[str, Any]) -> list[Any]:
-        return [await ledger.adjust(Adjustment(**fields)) for ledger in self._ledgers]
+        """A reset as a gateway makes it, of what it reads; now and then one comes again, or late."""
+        fields = dict(fields)
+        amount, number, at = fields.pop("amount"), fields.pop("number"), self._clock.now_us / 10**6
+        adjustment = self._adjustments.get(number)
+        if adjustment is None:
+            fields |= {"adjustment_id": f"a{number}", "at": at - fields.pop("age_s")}
+            if amount is None:
+                spends = await self._ledgers[0].spends(fields["tenant_id"], fields["key_id"])
+                adjustment = a_reset(getattr(spends, fields["window"]).spent, **fields)
+            else:
+                adjustment = a_top_up(amount, **fields)
+            self._adjustments[number] = adjustment
+        if at - adjustment.at > FORGOTTEN_US / 10**6:
+            return [None]
+        return [await ledger.adjust([adjustment]) for ledger in self._ledgers]
+
+    async def _reopen(self, drawn: list[tuple[int, int]]) -> list[Any]:
+        asks = [(self._ask(at), cost) for at, cost in drawn]
+        held = [Held(ask, cost) for ask, cost in asks if ask is not None and not self._is_forgotten(ask)]
+        return [await ledger.reopen(held) for ledger in self._ledgers]
 
     async def _advance(self, seconds: float) -> list[Any]:
         self._clock.advance(seconds)
@@ -140,6 +166,8 @@ class History:
         yield ledger.standing("acme", "a:b", scopes)
         yield ledger.standing("beta", "tiny", scopes)
         for tenant_id in ("acme", "beta"):
+            yield ledger.spends(tenant_id, None)
+            yield ledger.spends(tenant_id, "key_1")
             yield ledger.usage(tenant_id, "2025-11-01", "2026-03-31")
 
     def _ask(self, at: int) -> Ask | None:
@@ -185,6 +213,6 @@ async def test_memory_redis_and_the_model_agree_whatever_is_done(
 
 @pytest.mark.soak
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=1000)
-@given(st.lists(st.one_of(RESERVE, RESERVE, SETTLE, RENEW, REAP, ADJUST, ADVANCE), max_size=60))
+@given(st.lists(OPERATIONS, max_size=60))
 async def test_they_agree_through_long_histories_too(redis: Redis, history: list[tuple[str, Any]]) -> None:
     await play(history, redis)

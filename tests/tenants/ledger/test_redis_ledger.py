@@ -13,18 +13,17 @@ import pytest
 from redis.asyncio import Redis
 
 from cluster.redis_server import RedisServer
-from tenants.ledger.ask import Ask
+from tenants.ledger.ask import MAX_EXACT, Ask
 from tenants.ledger.grant import Granted, Refused
-from tenants.ledger.ledger import Adjustment
 from tenants.ledger.redis_calls import WATCHED_KEY, LedgerScripts, prefix_of
 from tenants.ledger.redis_ledger import RedisLedger
+from tenants.ledger.reservation import Held
 from tenants.ledger.settlement import Settlement
-from tenants.ledger.windows import day_of, month_of
 from tenants.redis_client import connect
 from tenants.redis_script import Call
 from tenants.store import CorruptRecord, StoreUnavailable
 from tenants.terms import MAX_BUDGET, MAX_PER_MIN, Limits, Prices
-from tests.tenants.ledger.builders import NOON_US, PATIENCE_S, Clock, an_ask, progress, settled
+from tests.tenants.ledger.builders import NOON_US, PATIENCE_S, Clock, a_top_up, an_ask, progress, settled
 
 EACH_TOKEN_ONE = Prices(input=10**6, output=10**6)
 EVERYTHING = Limits(
@@ -35,6 +34,7 @@ EVERYTHING = Limits(
     budget_day=10**6,
     budget_month=10**7,
 )
+RATE_FIELDS = ("requests_per_min", "input_tokens_per_min", "output_tokens_per_min")
 FULL = {"of_tenant": EVERYTHING, "key_limits": EVERYTHING, "prices": EACH_TOKEN_ONE}
 
 
@@ -58,7 +58,7 @@ async def fill(ledger: RedisLedger, clock: Clock) -> list[Ask]:
     clock.advance(10)
     await ledger.reap()
     await ledger.reserve(asks[2])
-    await ledger.adjust(Adjustment(tenant_id="acme", key_id=None, window="day", amount=5))
+    await ledger.adjust([a_top_up(5)])
     return asks
 
 
@@ -163,14 +163,11 @@ async def test_every_key_has_a_time_to_live_and_its_tenant_s_tag(
     await ledger.reserve(an_ask("purse", prices=EACH_TOKEN_ONE, is_purse=True))
     names = sorted(await redis.keys("*"))
     assert [name.decode() for name in names] == [
+        "headrace:{acme}:account",
         "headrace:{acme}:leases:",
         "headrace:{acme}:leases:key_1",
-        "headrace:{acme}:money",
         "headrace:{acme}:open",
-        "headrace:{acme}:output:tiny",
         "headrace:{acme}:purses",
-        "headrace:{acme}:rates:" + ":tiny",
-        "headrace:{acme}:rates:key_1:tiny",
         f"headrace:{{acme}}:settled:{NOON_US // 10**6 // 3600}",
         "headrace:{acme}:usage:2025-11-30",
         WATCHED_KEY,
@@ -179,7 +176,7 @@ async def test_every_key_has_a_time_to_live_and_its_tenant_s_tag(
     for name in names:
         assert await redis.ttl(name) in range(3600, 401 * day), name
     assert await redis.ttl("headrace:{acme}:usage:2025-11-30") > 399 * day
-    assert await redis.ttl(names[8]) > 48 * 3600
+    assert await redis.ttl(names[5]) > 48 * 3600
 
 
 async def test_a_key_that_lost_its_time_to_live_is_repaired_by_its_next_use(
@@ -193,14 +190,6 @@ async def test_a_key_that_lost_its_time_to_live_is_repaired_by_its_next_use(
     assert [name for name in await redis.keys("*") if await redis.ttl(name) < 0] == []
 
 
-async def test_a_debt_outlives_the_hour_that_an_empty_rate_is_kept(ledger: RedisLedger, redis: Redis) -> None:
-    ask = an_ask("r1", Limits(output_tokens_per_min=1), max_tokens=1000)
-    await ledger.reserve(ask)
-    await ledger.settle([settled(ask)])
-    ttl_s = await redis.ttl("headrace:{acme}:rates::tiny")
-    assert ttl_s in range(1000 * 60, 1000 * 60 + 3602)
-
-
 async def test_nothing_of_a_settled_request_stays_open(ledger: RedisLedger, redis: Redis) -> None:
     for ask in (an_ask("r1", **FULL), an_ask("late", **FULL), an_ask("purse", is_purse=True)):
         if ask.request_id == "late":
@@ -211,15 +200,37 @@ async def test_nothing_of_a_settled_request_stays_open(ledger: RedisLedger, redi
         assert not await redis.exists(f"headrace:{{acme}}:{place}"), place
 
 
-async def test_only_windows_that_run_are_kept(ledger: RedisLedger, redis: Redis, clock: Clock) -> None:
-    asks = [an_ask(f"r{number}", **FULL) for number in range(2)]
-    await ledger.reserve(asks[0])
+async def test_what_says_nothing_any_more_is_forgotten_at_the_first_request_of_a_day(
+    ledger: RedisLedger, redis: Redis, clock: Clock
+) -> None:
+    """Money of a month that has ended, and rates that have drained."""
+    slow = Limits(output_tokens_per_min=1, burst_s=3600, requests_per_min=1)
+    gone = an_ask("r1", EVERYTHING, key_id="gone", key_limits=EVERYTHING)
+    in_debt = an_ask("r2", EVERYTHING, key_id="in_debt", key_limits=slow, max_tokens=10_000)
+    for ask in (gone, in_debt):
+        await ledger.reserve(ask)
+        await ledger.settle([settled(ask)])
     clock.advance(12 * 3600)  # into December
-    await ledger.reserve(asks[1])
-    await ledger.settle([settled(asks[0])])
-    fields = sorted(field.decode() for field in await redis.hkeys("headrace:{acme}:money"))
-    day, month = day_of(clock.now_us), month_of(day_of(clock.now_us))
-    assert fields == [f"d{day}/", f"d{day}/key_1", f"m{month}/", f"m{month}/key_1"]
+    await ledger.reserve(an_ask("r3"))
+    fields = {field.decode() for field in await redis.hkeys("headrace:{acme}:account")}
+    assert fields == {"money:", "money:key_1", "output:tiny", "rates:in_debt:tiny"}
+
+
+async def test_money_that_nobody_can_count_exactly_stays_at_the_most(ledger: RedisLedger) -> None:
+    for number in range(5):
+        await ledger.settle([settled(an_ask(f"r{number}"), cost=MAX_EXACT - 1)])
+    (gauge,) = (await ledger.standing("acme", "tiny", an_ask("r", Limits(budget_month=1000)).scopes)).gauges
+    assert gauge.remaining == 0
+
+
+async def test_an_account_of_the_largest_numbers_is_kept_compact(ledger: RedisLedger, redis: Redis) -> None:
+    """Redis stores a small hash as one piece while no value is longer than 64 bytes."""
+    limits = Limits(**dict.fromkeys(RATE_FIELDS, MAX_PER_MIN), burst_s=3600, budget_month=MAX_BUDGET)
+    ask = an_ask("r1", limits, prices=Prices(output=10**9), max_tokens=9_007_199)
+    await ledger.reserve(ask)
+    await ledger.settle([settled(ask)])
+    values = await redis.hvals("headrace:{acme}:account")
+    assert max(map(len, values)) <= 64
 
 
 async def test_the_largest_terms_are_counted_exactly(ledger: RedisLedger, clock: Clock) -> None:
@@ -263,7 +274,10 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("place", ["rates::tiny", "output:tiny", "money", "open", "settled", "usage"])
+IN_THE_ACCOUNT = ("rates::tiny", "output:tiny", "money:", "money:key_1")
+
+
+@pytest.mark.parametrize("place", [*IN_THE_ACCOUNT, "open", "settled", "usage"])
 async def test_foreign_bytes_are_told_without_their_content_and_nothing_is_taken(
     ledger: RedisLedger, redis: Redis, clock: Clock, place: str
 ) -> None:
@@ -271,9 +285,7 @@ async def test_foreign_bytes_are_told_without_their_content_and_nothing_is_taken
     takes = [lambda: ledger.reserve(an_ask("r9", **FULL))]
     settles = [lambda: ledger.settle([settled(asks[2])])]
     calls = {
-        "rates::tiny": takes + settles,
-        "output:tiny": takes + settles,
-        "money": takes + settles,
+        **dict.fromkeys(IN_THE_ACCOUNT, takes + settles),
         "open": [*settles, lambda: ledger.renew([progress(asks[2])])],
         "settled": [lambda: ledger.settle([settled(asks[0])])],
         "usage": [*settles, lambda: ledger.usage("acme", "2025-11-30", "2025-11-30")],
@@ -290,6 +302,8 @@ async def test_foreign_bytes_are_told_without_their_content_and_nothing_is_taken
 
 
 async def put_everywhere(redis: Redis, place: str, value: bytes) -> None:
+    if place in IN_THE_ACCOUNT:
+        await redis.hset("headrace:{acme}:account", place, value)
     for name in await redis.keys(f"headrace:{{acme}}:{place}*"):
         if await redis.type(name) == b"hash":
             await redis.hset(name, mapping=dict.fromkeys(await redis.hkeys(name), value))
@@ -299,7 +313,7 @@ async def put_everywhere(redis: Redis, place: str, value: bytes) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["rates::tiny", "output:tiny", "money", "open", "leases:", "leases:key_1", "settled", "usage:2025-11-30"],
+    ["account", "open", "leases:", "leases:key_1", "settled", "usage:2025-11-30"],
 )
 async def test_a_key_of_another_type_is_corrupt_and_nothing_is_taken(
     ledger: RedisLedger, redis: Redis, clock: Clock, place: str
@@ -321,6 +335,18 @@ async def test_an_answer_that_is_none_of_ours_is_corrupt(ledger: RedisLedger) ->
     for reply in (b"", b"\x91\x01", b"x", None, 7, [1], pickle.dumps(1)):
         with pytest.raises(CorruptRecord):
             ledger.read_reserve(an_ask(), reply)
+
+
+async def test_hundreds_of_many_tenants_are_reserved_again_and_one_tenant_s_junk_stops_nobody_else_s(
+    ledger: RedisLedger, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await redis.set("headrace:{t3}:open", "junk")
+    names = [f"t{number % 7}" for number in range(350)]
+    await ledger.reopen([Held(an_ask(f"r{at}", tenant_id=name), 2) for at, name in enumerate(names)])
+    reserved = {name: (await ledger.spends(name, None)).day.reserved for name in set(names)}
+    assert reserved == {f"t{number}": 0 if number == 3 else 100 for number in range(7)}
+    assert "what runs cannot be reserved again" in caplog.text
+    assert "junk" not in caplog.text
 
 
 # the reaper
@@ -524,7 +550,9 @@ async def all_calls(ledger: RedisLedger) -> dict[str, StoreUnavailable]:
         "renew": ledger.renew([progress(ask)]),
         "reap": ledger.reap(),
         "standing": ledger.standing("acme", "tiny", ask.scopes),
-        "adjust": ledger.adjust(Adjustment(tenant_id="acme", key_id=None, window="day", amount=1)),
+        "adjust": ledger.adjust([a_top_up(1, adjustment_id="a9")]),
+        "reopen": ledger.reopen([Held(an_ask("r8", **FULL), 1)]),
+        "spends": ledger.spends("acme", None),
         "usage": ledger.usage("acme", "2025-11-30", "2025-11-30"),
     }
     raised = {}
@@ -540,22 +568,22 @@ TROUBLES = {
     "out of memory": (
         ["CONFIG SET maxmemory 1"],
         ["CONFIG SET maxmemory 0"],
-        {"reserve", "settle", "adjust"},
+        {"reserve", "settle", "reopen", "adjust"},
     ),
     "a replica": (
         ["REPLICAOF 127.0.0.1 1"],
         ["REPLICAOF NO ONE"],
-        {"reserve", "settle", "adjust"},
+        {"reserve", "settle", "reopen", "adjust"},
     ),
     "scripts not allowed": (
         ["ACL SETUSER default -evalsha"],
         ["ACL SETUSER default +evalsha"],
-        {"reserve", "settle", "renew", "reap", "standing", "adjust"},
+        {"reserve", "settle", "renew", "reap", "standing", "reopen", "spends", "adjust"},
     ),
     "a command not allowed": (
         ["ACL SETUSER default -hset"],
         ["ACL SETUSER default +hset"],
-        {"reserve", "settle", "adjust"},
+        {"reserve", "settle", "reopen", "adjust"},
     ),
 }
 
@@ -589,7 +617,7 @@ async def test_a_silent_server_costs_the_time_of_one_call(lone: Redis, lone_serv
         raised = await all_calls(ledger)
     finally:
         os.kill(lone_server.pid, signal.SIGCONT)
-    assert len(raised) == 7
+    assert len(raised) == 9
     assert {error.trouble for error in raised.values()} == {"timeout"}
     assert isinstance(await patient.reserve(an_ask("r2")), Granted)
 
@@ -597,5 +625,5 @@ async def test_a_silent_server_costs_the_time_of_one_call(lone: Redis, lone_serv
 async def test_without_a_server_every_call_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
     async with connect(f"unix://{tmp_path_factory.mktemp('no')}/redis.sock") as client:
         raised = await all_calls(RedisLedger(client))
-        assert len(raised) == 7
+        assert len(raised) == 9
         assert {error.trouble for error in raised.values()} == {"unreachable"}

@@ -49,7 +49,7 @@ def test_days_between_are_both_included() -> None:
 
 
 async def test_the_scripts_number_months_as_python_does(redis: Redis) -> None:
-    common = Script("tenants.ledger", "common").text
+    common = Script("tenants.ledger", "common", "money").text
     months = "local found = {} for day = 0, 59999 do found[day + 1] = month_of(day) end return found"
     found = await redis.eval(f"{common}\n{months}", 1, "headrace:{acme}:", msgspec.msgpack.encode({}))
     assert found == [month_of(day) for day in ALL_DAYS]
@@ -57,9 +57,9 @@ async def test_the_scripts_number_months_as_python_does(redis: Redis) -> None:
 
 @pytest.mark.parametrize("now", [0, DAY_US - 1, DAY_US, us(2024, 2, 29), us(2099, 12, 31, 23, 59)])
 async def test_the_scripts_know_what_day_it_is(redis: Redis, now: int) -> None:
-    common = Script("tenants.ledger", "common").text
+    common = Script("tenants.ledger", "common", "money").text
     found = await redis.eval(
-        f"{common}\nreturn {{ today, this_month }}",
+        f"{common}\nreturn {{ today, month_of(today) }}",
         1,
         "headrace:{acme}:",
         msgspec.msgpack.encode({"now": now}),

@@ -56,5 +56,5 @@ async def test_what_was_told_to_be_safe_is_there_whole_and_is_applied_once(
 
 def lines_of(folder: Path) -> list[str]:
     lines = list(read_lines(folder))
-    assert all(line.settlement for line in lines), "no line is half"
-    return [line.settlement.request_id for line in lines if line.settlement]
+    assert all(line.entry for line in lines), "no line is half"
+    return [line.entry.request_id for line in lines if line.entry]

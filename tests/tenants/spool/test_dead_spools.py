@@ -15,7 +15,16 @@ from tenants.spool.dead_spools import DeadSpools
 from tenants.spool.folder import claim, is_done, spools, write_checkpoint
 from tenants.spool.reading import read_lines
 from tenants.store import StoreUnavailable
-from tests.builders_spool import DAY_S, NOON, TroubledLedger, a_settlement, a_spool, spooled, sums
+from tests.builders_spool import (
+    DAY_S,
+    NOON,
+    TroubledLedger,
+    a_settlement,
+    a_spool,
+    an_adjustment,
+    spooled,
+    sums,
+)
 from tests.builders_tenants import FakeClock
 
 
@@ -35,6 +44,14 @@ async def test_a_dead_gateway_s_spool_is_applied_once_and_kept(tmp_path: Path) -
     assert await rig.dead_spools.replay() == 0
     assert len(rig.ledger.told) == 300
     assert len(list(read_lines(folder))) == 300
+
+
+async def test_an_adjustment_that_a_dead_gateway_only_wrote_down_is_in_force_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await spooled(tmp_path, "g1", an_adjustment(7), an_adjustment(8))
+    await rig.ledger.adjust([an_adjustment(8)])
+    assert await rig.dead_spools.replay() == 1
+    assert (await rig.ledger.spends("acme", None)).day.credit == 15
 
 
 async def test_a_living_gateway_s_spool_is_left_alone(tmp_path: Path) -> None:
@@ -184,7 +201,7 @@ async def test_newer_segments_of_the_same_spool_stay(tmp_path: Path) -> None:
     await rig.dead_spools.replay()
     rig.clock.now = NOON + 3 * DAY_S
     await rig.dead_spools.sweep()
-    assert [line.settlement.request_id for line in read_lines(spool.folder) if line.settlement] == [
+    assert [line.entry.request_id for line in read_lines(spool.folder) if line.entry] == [
         "r2",
         "r3",
     ]

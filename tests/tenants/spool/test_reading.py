@@ -22,7 +22,7 @@ def write(folder: Path, day: str, data: bytes) -> None:
 
 
 def ids(folder: Path, begin: Position = START, end: Position | None = None) -> list[str | None]:
-    return [line.settlement and line.settlement.request_id for line in read_lines(folder, begin, end)]
+    return [line.entry and line.entry.request_id for line in read_lines(folder, begin, end)]
 
 
 def test_lines_come_in_the_order_of_days(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_torn_line_in_an_earlier_day_is_damage(tmp_path: Path) -> None:
 def test_damage_in_the_middle_costs_that_line_only_and_is_named(tmp_path: Path) -> None:
     damaged = LINES[1].replace(b"r1", b"r7")
     write(tmp_path / "g1", "2026-11-30", LINES[0] + damaged + LINES[2])
-    (line,) = [line for line in read_lines(tmp_path / "g1") if line.settlement is None]
+    (line,) = [line for line in read_lines(tmp_path / "g1") if line.entry is None]
     assert line.place == f"g1/2026-11-30.jsonl, byte {len(LINES[0])}: its checksum does not fit"
     assert ids(tmp_path / "g1") == ["r0", None, "r2"]
 

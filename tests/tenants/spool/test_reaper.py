@@ -46,7 +46,7 @@ class Rig(SettlerRig):
         await self.drained()
 
     def lines(self) -> list[tuple[str, str, str, int]]:
-        found = [line.settlement for line in read_lines(self.spool.folder) if line.settlement]
+        found = [line.entry for line in read_lines(self.spool.folder) if line.entry]
         return [(one.request_id, one.gateway_id, one.outcome, one.completion_tokens) for one in found]
 
 

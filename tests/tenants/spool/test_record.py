@@ -14,11 +14,21 @@ from redis.asyncio import Redis
 from tenants.ledger.ledger import Applied
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.ledger.settlement import Settlement
-from tenants.spool.line import encode
+from tenants.ledger.state import Spend
+from tenants.spool.line import encode, name_of
 from tenants.spool.rebuild import PAUSES_S, rebuild
 from tenants.spool.record import Record
 from tenants.store import CorruptRecord, StoreUnavailable
-from tests.builders_spool import DAY_S, NOON, Pauses, TroubledLedger, a_settlement, spooled, sums
+from tests.builders_spool import (
+    DAY_S,
+    NOON,
+    Pauses,
+    TroubledLedger,
+    a_settlement,
+    an_adjustment,
+    spooled,
+    sums,
+)
 
 
 def ids(base: Path, *more: Path) -> list[str]:
@@ -53,6 +63,14 @@ async def test_what_was_reaped_twice_counts_once_and_ids_of_tenants_are_their_ow
         ("acme", "reaped"),
         ("other", "finished"),
     ]
+
+
+async def test_adjustments_come_among_the_settlements_and_are_none(tmp_path: Path) -> None:
+    await spooled(tmp_path, "g1", a_settlement(1, ended_at=NOON + 1), a_settlement(2, ended_at=NOON + 3))
+    await spooled(tmp_path, "g2", an_adjustment(1, at=NOON + 2), a_settlement(3, ended_at=NOON + 4))
+    names = [name_of(entry) for entry in Record(tmp_path).entries()]
+    assert names == ["request r1", "adjustment a1", "request r2", "request r3"]
+    assert ids(tmp_path) == ["r1", "r2", "r3"]
 
 
 async def test_damage_is_told_once_and_a_torn_tail_never(tmp_path: Path) -> None:
@@ -194,6 +212,34 @@ class TestRebuild:
         assert await rebuild(tmp_path, ledger, NOON, pauses) == 2
         assert (ledger.told, pauses.seconds) == (["r0", "r2"], [])
         assert "request r1 cannot be settled: money of bad" in caplog.text
+
+    async def test_what_a_budget_still_pays_for_is_as_it_was_whatever_comes_first(
+        self, tmp_path: Path, redis: Redis
+    ) -> None:
+        """Spend of several gateways, top-ups of two of them, a reset, and spend after it."""
+        told = [
+            [a_settlement(100), a_settlement(204), an_adjustment(1000)],
+            [a_settlement(30), an_adjustment(334, action="reset"), a_settlement(7), an_adjustment(5)],
+            [an_adjustment(9, at=NOON - DAY_S), an_adjustment(11, at=NOON - 40 * DAY_S)],
+        ]
+        for number, entries in enumerate(told):
+            await spooled(tmp_path, f"g{number}", *entries)
+        ledger = RedisLedger(redis, lambda: round(NOON * 10**6))
+        for _ in range(2):
+            assert await rebuild(tmp_path, ledger, NOON) == 8
+            spends = await ledger.spends("acme", None)
+            assert spends.day == Spend(spent=341, credit=1005, forgiven=334)
+            assert spends.day.available(2000) == 2000 + 1005 - 7
+
+    async def test_adjustments_that_the_ledger_does_not_take_at_first_are_told_again(
+        self, tmp_path: Path
+    ) -> None:
+        await spooled(tmp_path, "g1", an_adjustment(5))
+        ledger = TroubledLedger()
+        ledger.is_away = True
+        pauses = Pauses(lambda count: setattr(ledger, "is_away", count < 2))
+        assert await rebuild(tmp_path, ledger, NOON, pauses) == 1
+        assert (await ledger.spends("acme", None)).day.credit == 5
 
     async def test_an_empty_redis_is_rebuilt_beside_a_gateway_that_settles(
         self, tmp_path: Path, redis: Redis

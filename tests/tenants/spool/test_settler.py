@@ -12,10 +12,19 @@ from tenants.ledger.ledger import TOMBSTONE_S
 from tenants.ledger.usage import Sums
 from tenants.spool.applier import REPEAT_S
 from tenants.spool.folder import read_checkpoint
-from tenants.spool.reading import START
+from tenants.spool.reading import START, read_lines
 from tenants.spool.settler import MAX_DELAY_S, Settler
-from tenants.store import CorruptRecord
-from tests.builders_spool import NOON, SettlerRig, TroubledLedger, a_settlement, a_spool, sums, until
+from tenants.store import CorruptRecord, StoreUnavailable
+from tests.builders_spool import (
+    NOON,
+    SettlerRig,
+    TroubledLedger,
+    a_settlement,
+    a_spool,
+    an_adjustment,
+    sums,
+    until,
+)
 from tests.builders_tenants import FakeClock
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -39,6 +48,41 @@ async def test_a_caller_that_leaves_has_settled_all_the_same(tmp_path: Path) -> 
     await until(lambda: bool(rig.ledger.told))
     await rig.settler.close(1.0)
     assert rig.ledger.told == ["r1"]
+
+
+async def test_an_adjustment_is_on_the_disk_first_then_in_force_and_counts_once(tmp_path: Path) -> None:
+    rig = SettlerRig(tmp_path)
+    await rig.settler.adjust(an_adjustment(7))
+    assert [line.entry for line in read_lines(rig.spool.folder)] == [an_adjustment(7)]
+    assert (await rig.ledger.spends("acme", None)).day.credit == 7
+    await rig.drained()
+    await rig.settler.close(1.0)
+    assert (rig.settler.num_pending, (await rig.ledger.spends("acme", None)).day.credit) == (0, 7)
+
+
+async def test_an_adjustment_that_the_disk_does_not_take_has_never_been(tmp_path: Path) -> None:
+    rig = SettlerRig(tmp_path)
+    rig.disk.fault = FULL
+    with pytest.raises(OSError, match="No space left"):
+        await rig.settler.adjust(an_adjustment(7))
+    rig.disk.fault = None
+    await rig.settle(1)
+    assert (await rig.ledger.spends("acme", None)).day.credit == 0
+    assert len(list(read_lines(rig.spool.folder))) == 1
+    await rig.settler.close(1.0)
+
+
+async def test_an_adjustment_that_the_ledger_does_not_hear_holds_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    rig = SettlerRig(tmp_path)
+    rig.ledger.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await rig.settler.adjust(an_adjustment(7))
+    rig.ledger.is_away = False
+    await rig.drained()
+    assert (await rig.ledger.spends("acme", None)).day.credit == 7
+    await rig.settler.close(1.0)
 
 
 async def test_while_the_ledger_is_away_settling_goes_on_and_is_counted(tmp_path: Path) -> None:

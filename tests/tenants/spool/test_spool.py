@@ -22,8 +22,8 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 def ids(folder: Path) -> list[str]:
     lines = list(read_lines(folder))
-    assert all(line.settlement for line in lines)
-    return [line.settlement.request_id for line in lines if line.settlement]
+    assert all(line.entry for line in lines)
+    return [line.entry.request_id for line in lines if line.entry]
 
 
 async def test_an_append_returns_when_its_line_was_synced_with_the_file_and_its_name(tmp_path: Path) -> None:

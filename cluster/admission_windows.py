@@ -1,0 +1,131 @@
+"""A replica's admission windows: how much each gateway may have outstanding here.
+
+All windows together hold two steps of prompt tokens, and the seats of the batch with a few more, so that a
+seat that gets free is taken in the next step and not a round trip later. They are divided by what the
+gateways have there and what waits at them (`cluster/window_shares.py`), and each can start one at once: below
+its share it has room for `FLOOR` more than that.
+
+A window may be raised only by what no other one claims, and claimed is what was told or is there, whichever
+is more. A window that shrinks is free for others one division later, when its gateway has heard of it. So
+the engine has, of all gateways together, never more than the windows and one request a gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cluster.backlog import Backlog
+from cluster.credit import NO_CREDIT, Credit, Outstanding
+from cluster.window_shares import Demand, window_shares
+from engine.request import Request, RequestOutput
+
+WINDOW_STEPS = 2
+LEAD = 8
+"""One seat more for so many seats of the batch, and at least one (`NOTES.md` has what others would cost)."""
+FLOOR = Credit(1, 1)
+DIVIDED_EVERY_S = 0.1
+RAMP_S = 5.0
+RAMP_FROM = 0.125
+
+
+@dataclass
+class _Account:
+    """One gateway at this replica."""
+
+    outstanding: Outstanding
+    backlogs: Sequence[Backlog] = ()
+    window: Credit = NO_CREDIT
+
+    @property
+    def there(self) -> Credit:
+        return Credit(self.outstanding.tokens, self.outstanding.requests)
+
+    def demands(self, kind: int) -> list[Demand]:
+        """What is there, what waits, and room to start; `kind`: index of a field of `Credit`."""
+        room = [Demand("", FLOOR[kind])]
+        waiting = [
+            Demand(one.tenant_id, (one.tokens, one.requests)[kind], one.weight, one.priority)
+            for one in self.backlogs
+        ]
+        there = [
+            Demand(flow.flow_id, (one.tokens, one.seats)[kind], flow.weight, one.request.priority)
+            for one in self.outstanding.live
+            if (flow := one.request.flow)
+        ]
+        return room + waiting + there
+
+
+class AdmissionWindows:
+    """Owns each attached gateway's window, what it has here and what waits at it, as it last reported.
+
+    From the first gateway on the windows grow from `RAMP_FROM` of their size to all of it within `ramp_s`:
+    a replica that comes into a crowd meets its first steps with few requests.
+    """
+
+    def __init__(self, max_num_batched_tokens: int, max_num_seqs: int, ramp_s: float = RAMP_S) -> None:
+        self._full = Credit(WINDOW_STEPS * max_num_batched_tokens, max_num_seqs + -(-max_num_seqs // LEAD))
+        self._step_tokens = max_num_batched_tokens
+        self._ramp_s = ramp_s
+        self._began_s: float | None = None
+        self._next_division_s = 0.0
+        self._accounts: dict[str, _Account] = {}
+
+    @property
+    def gateway_ids(self) -> Iterable[str]:
+        return self._accounts.keys()
+
+    def open(self, gateway_id: str, now: float) -> None:
+        """A gateway has attached, and has nothing here."""
+        if self._began_s is None:
+            self._began_s = now
+        self._accounts[gateway_id] = _Account(Outstanding(self._step_tokens))
+        self._next_division_s = now
+
+    def close(self, gateway_id: str) -> None:
+        """Its stream has ended: credit and counts go with it."""
+        self._accounts.pop(gateway_id, None)
+
+    def report(self, gateway_id: str, backlogs: Sequence[Backlog]) -> None:
+        if gateway_id in self._accounts:
+            self._accounts[gateway_id].backlogs = backlogs
+
+    def add(self, gateway_id: str, request: Request) -> None:
+        if gateway_id in self._accounts:
+            self._accounts[gateway_id].outstanding.add(request)
+
+    def hear(self, gateway_id: str, outputs: Iterable[RequestOutput]) -> None:
+        if gateway_id in self._accounts:
+            self._accounts[gateway_id].outstanding.hear(outputs)
+
+    def window_of(self, gateway_id: str) -> Credit:
+        account = self._accounts.get(gateway_id)
+        return NO_CREDIT if account is None else account.window
+
+    def divide(self, now: float) -> None:
+        """Every `DIVIDED_EVERY_S`, however often it is called; at once after a gateway has come."""
+        if now < self._next_division_s or not self._accounts:
+            return
+        self._next_division_s = now + DIVIDED_EVERY_S
+        full = self._full_at(now)
+        windows = [self._moved(full, kind) for kind in range(len(full))]
+        for gateway_id, account in self._accounts.items():
+            account.window = Credit(*(moved[gateway_id] for moved in windows))
+
+    def _full_at(self, now: float) -> Credit:
+        assert self._began_s is not None
+        grown = min(1.0, (now - self._began_s) / self._ramp_s) if self._ramp_s else 1.0
+        part = RAMP_FROM + (1 - RAMP_FROM) * grown
+        return Credit(max(1, int(part * self._full.tokens)), max(1, int(part * self._full.requests)))
+
+    def _moved(self, full: Credit, kind: int) -> dict[str, int]:
+        """One side of the windows, on the way to their shares: down at once, up by what is free."""
+        told = {key: account.window[kind] for key, account in self._accounts.items()}
+        demands = {key: account.demands(kind) for key, account in self._accounts.items()}
+        shares = window_shares(full[kind], demands)
+        steps = {key: max(FLOOR[kind], int(share * full[kind])) - told[key] for key, share in shares.items()}
+        claimed = sum(max(told[key], account.there[kind]) for key, account in self._accounts.items())
+        asked = sum(step for step in steps.values() if step > 0)
+        free = min(asked, max(0, full[kind] - claimed))
+        moved = {key: step if step <= 0 else step * free // asked for key, step in steps.items()}
+        return {key: max(FLOOR[kind], told[key] + step) for key, step in moved.items()}

@@ -1,0 +1,68 @@
+"""What one replica can do, in tokens/s of service: learned from what replicas do.
+
+Pure. Algorithm: a decayed maximum. It rises at once to whatever a replica does, smoothed over `SMOOTH_S`; it
+falls, by half in `HALF_LIFE_S`, only while a replica has had requests waiting for `SATURATED_AFTER` samples
+in a row and does less. The idle time of replicas says nothing of what they could do, so it changes nothing.
+Failure mode: a value that is too low stays while no replica has to do more: at most too many replicas, until
+a load that they have to share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+from typing import NamedTuple
+
+COLD_TOKENS_PER_S = 1000.0
+LEAST_TOKENS_PER_S = 1.0
+"""A replica that stands still is for its watchdog; no number of them would do."""
+SMOOTH_S = 5.0
+HALF_LIFE_S = 30.0
+SATURATED_AFTER = 5
+
+
+class ReplicaRate(NamedTuple):
+    """What one replica does at the moment."""
+
+    tokens_per_s: float
+    """Computed, without what was computed again."""
+    num_running: int
+    num_waiting: int
+
+
+class _Watched:
+    def __init__(self) -> None:
+        self.tokens_per_s = 0.0
+        self.num_waited = 0
+        """Samples in a row with requests waiting."""
+
+
+class CapacityEstimate:
+    """Owns the estimate, and what each replica did of late."""
+
+    def __init__(self, tokens_per_s: float = COLD_TOKENS_PER_S) -> None:
+        self.tokens_per_s = tokens_per_s
+        """Of one replica; above 0."""
+        self._watched: dict[str, _Watched] = {}
+        self._observed_at: float | None = None
+
+    def observe(self, now: float, rates: Mapping[str, ReplicaRate]) -> None:
+        """About once a second, all replicas that serve by their ids."""
+        passed_s = 0.0 if self._observed_at is None else now - self._observed_at
+        self._observed_at = now
+        self._watched = {replica_id: self._watched.get(replica_id, _Watched()) for replica_id in rates}
+        for replica_id, rate in rates.items():
+            watched = self._watched[replica_id]
+            watched.tokens_per_s += (rate.tokens_per_s - watched.tokens_per_s) * (
+                1 - exp(-passed_s / SMOOTH_S)
+            )
+            watched.num_waited = watched.num_waited + 1 if rate.num_waiting else 0
+        self._learn(passed_s)
+
+    def _learn(self, passed_s: float) -> None:
+        best = max((one.tokens_per_s for one in self._watched.values()), default=0.0)
+        saturated = [one.tokens_per_s for one in self._watched.values() if one.num_waited >= SATURATED_AFTER]
+        if saturated:
+            decayed = self.tokens_per_s * 0.5 ** (passed_s / HALF_LIFE_S)
+            self.tokens_per_s = max(decayed, *saturated)
+        self.tokens_per_s = max(self.tokens_per_s, best, LEAST_TOKENS_PER_S)

@@ -1,0 +1,146 @@
+"""Credit: how much a gateway may have outstanding at a replica, and what it has there.
+
+A replica tells each gateway its window (`cluster/admission_windows.py`): so many prompt tokens that are not
+computed yet, and so many seats. A request may leave its tenant's queue while the gateway has less than that
+there, of both, and may itself take it beyond; so a window may shrink below what is there.
+
+What is outstanding is counted by request, not as totals of what was sent and granted since the hello. A
+submit of unknown fate, and one that comes when its link has broken and is attached anew, would shift totals
+for as long as the link lives; a request takes nothing along but its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.request import Request, RequestOutput
+
+
+class Credit(NamedTuple):
+    """A gateway's window at one replica."""
+
+    tokens: int
+    """Uncached prompt tokens that are not computed yet."""
+    requests: int
+    """Seats: requests and siblings that have not ended."""
+
+
+NO_CREDIT = Credit(0, 0)
+
+
+@dataclass
+class Live:
+    """What one request counts at the moment."""
+
+    request: Request
+    tokens: int
+    seats: int
+
+
+class Outstanding:
+    """Owns what one gateway has at one replica. Both sides keep one, by the same numbers.
+
+    `Request.num_uncached_tokens` counts until the request's first output, which is when its prompt is
+    computed, or its end; a seat counts for each sibling until that one ends. A prompt counts as one step of
+    the replica at most: so in a window of two the next prompt is there when one is done, however long they
+    are. Long is, as for the scheduler, what takes more than half of a step.
+    """
+
+    def __init__(self, max_num_batched_tokens: int) -> None:
+        self._step_tokens = max_num_batched_tokens
+        self._live: dict[str, Live] = {}
+        self.short_tokens = 0
+        self.long_tokens = 0
+        self.requests = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.short_tokens + self.long_tokens
+
+    @property
+    def live(self) -> Iterable[Live]:
+        return self._live.values()
+
+    def is_long(self, num_uncached_tokens: int) -> bool:
+        return num_uncached_tokens > self._step_tokens / 2
+
+    def add(self, request: Request) -> None:
+        """An id that is there already counts once."""
+        if request.request_id not in self._live:
+            live = Live(request, min(request.num_uncached_tokens, self._step_tokens), request.n)
+            self._live[request.request_id] = live
+            self._count(live.tokens, live.seats)
+
+    def hear(self, outputs: Iterable[RequestOutput]) -> None:
+        """What a step made; of requests that are not here nothing happens."""
+        for output in outputs:
+            live = self._live.get(output.request_id)
+            if live is not None:
+                self._count(-live.tokens, 0)
+                live.tokens = 0
+                if output.finish_reason is not None:
+                    self._end_one(live)
+
+    def drop(self, request_id: str) -> None:
+        """It is not there, or will be ended at once."""
+        live = self._live.pop(request_id, None)
+        if live is not None:
+            self._count(-live.tokens, -live.seats)
+
+    def _end_one(self, live: Live) -> None:
+        live.seats -= 1
+        self._count(0, -1)
+        if not live.seats:
+            del self._live[live.request.request_id]
+
+    def _count(self, tokens: int, seats: int) -> None:
+        if self.is_long(abs(tokens)):
+            self.long_tokens += tokens
+        else:
+            self.short_tokens += tokens
+        self.requests += seats
+
+
+class Balance:
+    """A gateway's side of the credit at one replica. Owns the window as told, and what was sent against it.
+
+    The scheduler gives long prompts together at most half of a step while a shorter one waits. So here: to a
+    short prompt the long ones count as half of the window at most. It need not wait until one of 32,000
+    tokens is computed to its end.
+    """
+
+    def __init__(self, max_num_batched_tokens: int = 0) -> None:
+        """`max_num_batched_tokens` of the replica."""
+        self.outstanding = Outstanding(max_num_batched_tokens)
+        self._window: Credit | None = NO_CREDIT
+
+    def hear(self, outputs: Iterable[RequestOutput], window: Credit | None) -> bool:
+        """What a message tells; a `window` of None is no limit. Whether there is more credit than before.
+
+        Before the first message there is none.
+        """
+        before = self._left()
+        self.outstanding.hear(outputs)
+        self._window = window
+        return any(now > then for now, then in zip(self._left(), before, strict=True))
+
+    def has_credit(self, num_uncached_tokens: int | None = None) -> bool:
+        """Whether a prompt with so many may be sent now; without a number, whether any may."""
+        if self._window is None:
+            return True
+        tokens, requests = self._window
+        long_tokens = self.outstanding.long_tokens
+        if num_uncached_tokens is not None and not self.outstanding.is_long(num_uncached_tokens):
+            long_tokens = min(long_tokens, tokens // 2)
+        return self.outstanding.short_tokens + long_tokens < tokens and self.outstanding.requests < requests
+
+    def _left(self) -> tuple[float, float]:
+        if self._window is None:
+            return math.inf, math.inf
+        return (
+            self._window.tokens - self.outstanding.tokens,
+            self._window.requests - self.outstanding.requests,
+        )

@@ -1,0 +1,60 @@
+"""What a line of requests means in seconds, and against the limits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cluster.waiting.arrival import Arrival
+from cluster.waiting.config import WaitingConfig
+from cluster.waiting.fleet import Fleet
+from cluster.waiting.shedding import Fullness
+from cluster.waiting.wait_estimate import Wait, WaitEstimator
+from tenants.fair_queue import FairQueue, Share
+
+MOST_OF_OWN = 0.5
+"""A prompt's own prefill counts as this part of its time at most: else a long one, or a rate that was
+measured too low, would keep a request from replicas that have nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    estimator: WaitEstimator
+    fleet: Fleet
+    config: WaitingConfig
+    now: float
+
+    def wait_in(self, line: FairQueue, share: Share, *, without_lower: bool = False) -> Wait:
+        """Of a new request of that share; `without_lower`: if all that stand lower were gone."""
+        ahead = line.work_ahead(share, without_lower=without_lower)
+        return self.estimator.wait(ahead, line.work_of(share), share, self.fleet, self.now)
+
+    def fullness(
+        self, line: FairQueue, arrival: Arrival, *, num_all: int, without_lower: bool = False
+    ) -> Fullness:
+        """`num_all`: who waits besides."""
+        num_own = line.num_of(arrival.share.tenant_id)
+        return Fullness(
+            of_time=self._part_of_time(
+                arrival, self.wait_in(line, arrival.share, without_lower=without_lower)
+            ),
+            of_tenant=(num_own + 1) / (arrival.max_queue_len or math.inf),
+            of_all=(num_all + 1) / self.config.max_waiting_at(self.fleet.num_replicas),
+        )
+
+    def _part_of_time(self, arrival: Arrival, wait: Wait) -> float:
+        """Until the first replica comes it is held, which counts against the answer only."""
+        is_held = self.fleet.num_replicas == 0
+        until_turn_s = wait.drain_s if is_held else wait.from_now_s
+        return max(
+            self._part(until_turn_s, arrival, arrival.first_token_by_s),
+            self._part(wait.from_now_s, arrival, arrival.answer_by_s),
+        )
+
+    def _part(self, wait_s: float, arrival: Arrival, by_s: float) -> float:
+        left_s = by_s - self.now
+        if left_s <= 0:
+            return math.inf
+        return wait_s / left_s + min(
+            self.estimator.rates.prefill_s(arrival.uncached_tokens) / left_s, MOST_OF_OWN
+        )

@@ -1,0 +1,122 @@
+"""How fast replicas take requests off a gateway's hands, learned from what they tell.
+
+    time = max(tokens ÷ prefill rate, requests that lack a seat ÷ seats freed a second)
+
+The slower of the two rules: whoever waits for a seat waits while others' prompts are computed, so their sum would
+count the same seconds twice.
+
+- The prefill rate is learned where a replica is short of tokens: prompt tokens are queued, and it has seats to
+  spare. Where seats are short, what it prefills is only the least that it could.
+- Seats are freed at `num_seats` ÷ the mean time that a request holds one (Little's law). Counting how many were
+  freed of late would say "none ever" at the start of each burst, until the first answers end.
+
+Failure mode: replicas that are short of blocks rather than of seats or tokens look as if tokens were short, so a
+change in the length of prompts is learned late, by one time constant.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from cluster.waiting.decayed_mean import DecayedMean
+from cluster.waiting.fleet import Fleet
+from engine.counters import EngineCounters
+from tenants.queued import Work
+
+TIME_CONSTANT_S = 5.0
+COLD_PREFILL_TOKENS_PER_S = 2000.0
+"""Of one replica, until some is measured. It counts as one second of measurement."""
+COLD_SEAT_S = 5.0
+"""How long a request holds its seat, until some have ended."""
+COLD_SEATS = 32
+FEW_ENDED = 16
+"""The mean time in a seat is of so many requests at least, however long ago they ended."""
+MAX_GAP_S = 2.0
+"""What a replica did while its link was silent for longer belongs to no rate."""
+
+
+class _Seen(NamedTuple):
+    counters: EngineCounters
+    num_seats: int
+    at: float
+
+    @property
+    def uncached_tokens(self) -> int:
+        return self.counters.prefix_queries_tokens_total - self.counters.prefix_hits_tokens_total
+
+    @property
+    def is_short_of_tokens(self) -> bool:
+        return self.counters.queued_tokens > 0 and self.counters.requests_running < self.num_seats
+
+
+class ReplicaRates:
+    """Owns what this gateway has learned of how fast a replica is."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._seats_per_replica = COLD_SEATS
+        self._short_of_tokens = DecayedMean(COLD_PREFILL_TOKENS_PER_S, 1.0)
+        self._at_least = DecayedMean(0.0, 1.0)
+        self._seat_s = DecayedMean(COLD_SEAT_S, 1.0)
+        self._ended_at = -math.inf
+
+    # --- what is learned --------------------------------------------------------------------
+
+    def observe(self, replica_id: str, counters: EngineCounters, num_seats: int, now: float) -> None:
+        """A replica's message: what it did since its last one. One that started anew begins anew."""
+        last = self._seen.get(replica_id)
+        seen = self._seen[replica_id] = _Seen(counters, num_seats, now)
+        self._seats_per_replica = num_seats
+        if last is None:
+            self._forget_silent(now)
+        elif seen.uncached_tokens >= last.uncached_tokens and now - last.at <= MAX_GAP_S:
+            self._learn(last, seen)
+
+    def _forget_silent(self, now: float) -> None:
+        self._seen = {one: seen for one, seen in self._seen.items() if now - seen.at <= MAX_GAP_S}
+
+    def _learn(self, last: _Seen, seen: _Seen) -> None:
+        """Of n replicas each is one n-th of the mean."""
+        seconds = (seen.at - last.at) / len(self._seen)
+        tokens = (seen.uncached_tokens - last.uncached_tokens) / len(self._seen)
+        rates = [self._at_least]
+        # Either end: a prompt is counted when it is begun, and computed in the steps after that.
+        if last.is_short_of_tokens or seen.is_short_of_tokens:
+            rates.append(self._short_of_tokens)
+        for rate in rates:
+            rate.fade(math.exp(-seconds / TIME_CONSTANT_S))
+            rate.add(tokens, seconds)
+
+    def ended(self, seat_s: float, now: float) -> None:
+        """A request has held its seat for `seat_s`."""
+        age = min((now - self._ended_at) / TIME_CONSTANT_S, 1 / FEW_ENDED)
+        self._seat_s.fade(math.exp(-age))
+        self._seat_s.add(seat_s, 1.0)
+        self._ended_at = now
+
+    # --- what it means ----------------------------------------------------------------------
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Of one replica: uncached prompt tokens."""
+        return max(self._short_of_tokens.value, self._at_least.value, 1.0)
+
+    @property
+    def seat_s(self) -> float:
+        """How long a request holds its seat, on the mean."""
+        return self._seat_s.value
+
+    def prefill_s(self, uncached_tokens: float) -> float:
+        """A prompt's own, on one replica."""
+        return uncached_tokens / self.prefill_tokens_per_s
+
+    def until_turn_s(self, ahead: Work, fleet: Fleet) -> float:
+        """Until all of `ahead` has left and a seat is free for one more, if replicas do nothing else."""
+        return self.takes_s(ahead._replace(requests=max(0.0, ahead.requests + 1 - fleet.free_seats)), fleet)
+
+    def takes_s(self, work: Work, fleet: Fleet) -> float:
+        """Of all replicas' time, or of the first one's while none is there."""
+        num_seats = fleet.num_seats or self._seats_per_replica
+        for_tokens = work.tokens / (self.prefill_tokens_per_s * max(1, fleet.num_replicas))
+        return max(for_tokens, work.requests * self.seat_s / num_seats)

@@ -1,0 +1,78 @@
+"""Who else comes: what other tenants' requests take of the replicas while one waits."""
+
+from __future__ import annotations
+
+import math
+
+from tenants.queued import Share
+
+TIME_CONSTANT_S = 5.0
+MOST = 0.95
+"""Of the replicas' time: others are never thought to take all of it."""
+LEAST_SEEN_S = 0.5
+"""The first requests of all are not thought to come as fast as that for ever."""
+FORGOTTEN_S = 30.0
+"""Who has taken nothing for so long takes nothing."""
+
+
+class _Taken:
+    """Seconds of all replicas' time that a share took, fading."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self.seconds = 0.0
+        self.at = -math.inf
+
+    def add(self, seconds: float, now: float) -> None:
+        self.seconds = self.seconds_at(now) + seconds
+        self.at = now
+
+    def seconds_at(self, now: float) -> float:
+        return self.seconds * math.exp(-max(0.0, now - self.at) / TIME_CONSTANT_S)
+
+
+class Rivals:
+    """Owns which part of the replicas' time each tenant took of late.
+
+    A line says who stands before a request now. But who comes later and has had less of its share goes first,
+    too: a tenant that sends steadily and never waits stands in no line, and takes its part all the same.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[Share, _Taken] = {}
+        self._began_at = math.inf
+        self._swept_at = -math.inf
+
+    def took(self, share: Share, seconds: float, now: float) -> None:
+        """`seconds`: of all replicas' time."""
+        self._sweep(now)
+        self._began_at = min(self._began_at, now)
+        self._taken.setdefault(share, _Taken(share)).add(seconds, now)
+
+    def stretch(self, share: Share, now: float) -> float:
+        """How many times as long as by itself a tenant's own line takes: the others take on as they did of late,
+        but no more than their weight against its own."""
+        seconds, weights = 0.0, 0
+        for taken in self._taken.values():
+            if taken.share.tenant_id != share.tenant_id and _can_pass(taken.share, share):
+                seconds += taken.seconds_at(now)
+                weights += taken.share.weight
+        part = min(seconds / self._seen_s(now), MOST)
+        return 1 + min(part / (1 - part), weights / share.weight)
+
+    def _seen_s(self, now: float) -> float:
+        """So much time has faded as the shares in it: less than the constant, right after the start."""
+        seen_s = max(now - self._began_at, LEAST_SEEN_S)
+        return TIME_CONSTANT_S * (1 - math.exp(-seen_s / TIME_CONSTANT_S))
+
+    def _sweep(self, now: float) -> None:
+        if now - self._swept_at > FORGOTTEN_S:
+            self._swept_at = now
+            self._taken = {
+                share: taken for share, taken in self._taken.items() if now - taken.at < FORGOTTEN_S
+            }
+
+
+def _can_pass(one: Share, other: Share) -> bool:
+    """Batch takes a twentieth at most, which is left aside here."""
+    return one.service_class == "interactive" or other.service_class == "batch"

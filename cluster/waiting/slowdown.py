@@ -1,0 +1,55 @@
+"""How much longer a wait is than the line that one stands behind."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from tenants.fair_queue import Share
+
+TIME_CONSTANT_S = 5.0
+LEAST_S = 1.0
+"""A line that is shorter teaches nothing: how steps fall makes as much of the wait."""
+MOST = 20.0
+
+
+class _Waits:
+    """Seconds of waits that ended, fading: as they were, and as the lines said."""
+
+    def __init__(self) -> None:
+        self.actual_s = 0.0
+        self.drain_s = 0.0
+        self.at = -math.inf
+
+    def add(self, drain_s: float, actual_s: float, now: float) -> None:
+        kept = math.exp(-max(0.0, now - self.at) / TIME_CONSTANT_S)
+        self.actual_s = self.actual_s * kept + actual_s
+        self.drain_s = self.drain_s * kept + drain_s
+        self.at = now
+
+    def factor(self, now: float) -> float:
+        """Goes back to 1 while nothing is told."""
+        kept = math.exp(-max(0.0, now - self.at) / TIME_CONSTANT_S)
+        return (self.actual_s * kept + LEAST_S) / (self.drain_s * kept + LEAST_S)
+
+
+class Slowdown:
+    """Owns, for each class and weight, actual waits ÷ what their lines were reckoned to take.
+
+    Replicas serve more than this gateway's line: requests that come later and go first, because their tenants have
+    had less, and those of other gateways. Neither is in any line here, but all that wait feel it.
+    Failure mode: it is learned from waits that have ended, so a change is felt one wait later.
+    """
+
+    def __init__(self) -> None:
+        self._waits: defaultdict[tuple[bool, int], _Waits] = defaultdict(_Waits)
+
+    def told(self, share: Share, drain_s: float, actual_s: float, now: float) -> None:
+        if drain_s >= LEAST_S:
+            self._waits[share.standing].add(drain_s, actual_s, now)
+
+    def factor(self, share: Share, now: float) -> float:
+        """Between 1 and `MOST`: a line is never reckoned to be faster than the replicas are."""
+        if share.standing not in self._waits:
+            return 1.0
+        return min(max(self._waits[share.standing].factor(now), 1.0), MOST)

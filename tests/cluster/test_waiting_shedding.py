@@ -1,0 +1,212 @@
+"""The parts of shedding: when to come back, who was promised what, deadlines, shorter answers."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.waiting.brownout import Brownout
+from cluster.waiting.config import WaitingConfig
+from cluster.waiting.deadline_watch import DeadlineWatch
+from cluster.waiting.expiry_heap import ExpiryHeap
+from cluster.waiting.interactive_line import InteractiveLine
+from cluster.waiting.promises import EARLY_S, GRACE_S, MAX_PROMISES, Promises
+from cluster.waiting.shedding import (
+    JITTER,
+    MAX_RETRY_AFTER_S,
+    TARGET,
+    Ahead,
+    Fullness,
+    retry_after_s,
+)
+from tests.cluster.waiting_rig import BATCH, FREE, PAID, an_arrival
+
+
+class TestRetryAfter:
+    def test_is_when_half_of_the_allowed_wait_is_left_and_a_tenth_more_at_most(self) -> None:
+        """40 s are ahead, and 10 s is what the client may wait: in 35 s it has 5 s before it."""
+        told = {retry_after_s(Ahead(40.0, 40.0), 10.0, Random(seed)) for seed in range(500)}
+        earliest = 40 - TARGET * 10
+        assert (min(told), max(told)) == (earliest + 1, math.ceil(earliest * (1 + JITTER)))
+
+    def test_where_a_cap_turned_it_away_is_when_half_of_the_line_has_left(self) -> None:
+        assert retry_after_s(Ahead(8.0, 8.0), 600.0, Random(0)) in (4, 5)
+
+    def test_begins_with_the_arrival_of_the_first_replica(self) -> None:
+        assert 36 <= retry_after_s(Ahead(10.0, 40.0), 10.0, Random(0)) <= 39
+
+    @given(
+        drain_s=st.floats(0, 1e6),
+        more_s=st.floats(0, 1e6),
+        left_s=st.floats(0, 600),
+        least_s=st.floats(0, 1e4),
+    )
+    def test_is_whole_seconds_between_one_and_two_minutes(
+        self, drain_s: float, more_s: float, left_s: float, least_s: float
+    ) -> None:
+        ahead = Ahead(drain_s, drain_s + more_s)
+        told = retry_after_s(ahead, left_s, Random(0), least_s=least_s)
+        assert isinstance(told, int)
+        assert min(MAX_RETRY_AFTER_S, max(1, least_s)) <= told <= MAX_RETRY_AFTER_S
+
+
+class TestFullness:
+    def test_of_a_tenants_own_line_is_its_own_matter_all_else_is_not(self) -> None:
+        assert Fullness(of_time=2.0, of_tenant=1.1, of_all=2.0).code == (429, "queue_full")
+        assert Fullness(of_time=1.1, of_tenant=1.0, of_all=0.5).code == (503, "overloaded")
+
+    def test_is_low_or_over_by_what_is_fullest(self) -> None:
+        assert Fullness(0.25, 0.1, 0.2).is_low
+        assert not Fullness(0.25, 0.1, 0.26).is_low
+        assert not Fullness(1.0, 1.0, 1.0).is_over
+        assert Fullness(0.1, 0.1, 1.01).is_over
+
+
+class TestPromises:
+    def test_is_due_from_shortly_before_its_time_until_it_lapses(self) -> None:
+        promises = Promises()
+        promises.make(an_arrival("r"), due_s=30.0)
+        promise = promises.of(an_arrival("r"))
+        assert promise is not None
+        assert [promise.is_due(30 - EARLY_S - 0.1), promise.is_due(30 - EARLY_S)] == [False, True]
+        promises.forget_lapsed(30 + GRACE_S - 0.1)
+        assert len(promises) == 1
+        promises.forget_lapsed(30 + GRACE_S)
+        assert (len(promises), len(promises.line)) == (0, 0)
+
+    def test_is_known_by_tenant_and_claim(self) -> None:
+        promises = Promises()
+        promises.make(an_arrival("r", PAID), due_s=30.0)
+        assert promises.of(an_arrival("again", PAID, claim=b"r")) is not None
+        assert promises.of(an_arrival("r", FREE)) is None
+        assert promises.of(an_arrival("other", PAID)) is None
+
+    def test_stands_in_line_until_it_is_closed(self) -> None:
+        promises = Promises()
+        promises.make(an_arrival("r", tokens=700), due_s=30.0)
+        assert promises.line.backlog() == {"paid": 700}
+        promise = promises.of(an_arrival("r"))
+        assert promise is not None
+        promises.close(promise)
+        assert len(promises) == len(promises.line) == 0
+        assert promises.of(an_arrival("r")) is None
+
+    def test_without_a_claim_the_oldest_of_the_tenant_comes_first(self) -> None:
+        promises = Promises()
+        for due_s in (10.0, 20.0):
+            promises.make(an_arrival(claim=b""), due_s)
+        for due_s in (10.0, 20.0):
+            promise = promises.of(an_arrival(claim=b""))
+            assert promise is not None
+            assert promise.due_s == due_s
+            promises.close(promise)
+
+    def test_are_so_many_at_most(self) -> None:
+        promises = Promises()
+        for number in range(MAX_PROMISES + 1):
+            promises.make(an_arrival(str(number)), due_s=1.0)
+        assert len(promises) == MAX_PROMISES
+
+
+class TestExpiryHeap:
+    @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.floats(0, 50) | st.none() | st.just("take"))))
+    def test_gives_each_name_once_when_it_is_due_as_it_was_last_added(
+        self, deeds: list[tuple[str, float | str | None]]
+    ) -> None:
+        heap, model, now = ExpiryHeap(), dict[str, float](), 0.0
+        for name, deed in deeds:
+            if isinstance(deed, float):
+                heap.add(name, now + deed)
+                model[name] = now + deed
+            elif deed is None:
+                heap.discard(name)
+                model.pop(name, None)
+            else:
+                now += 5
+                due = sorted((at, one) for one, at in model.items() if at <= now)
+                assert heap.take_due(now) == [one for _, one in due]
+                model = {one: at for one, at in model.items() if at > now}
+            assert len(heap) == len(model)
+            assert heap.next_s() == min(model.values(), default=None)
+
+
+class TestDeadlineWatch:
+    def test_tells_each_once_by_whichever_deadline_passes_first(self) -> None:
+        watch = DeadlineWatch()
+        watch.add("first token", 10.0, 600.0, now=0.0)
+        watch.add("answer", 10.0, 5.0, now=0.0)
+        watch.add("both", 7.0, 7.0, now=0.0)
+        watch.add("left", 1.0, 1.0, now=0.0)
+        watch.discard("left")
+        assert (watch.next_s(), watch.take_due(4.9)) == (5.0, [])
+        assert watch.take_due(7.0) == ["answer", "both"]
+        assert (watch.next_s(), watch.take_due(10.0)) == (10.0, ["first token"])
+        assert (watch.next_s(), watch.take_due(1000.0)) == (None, [])
+
+    def test_time_without_a_replica_counts_against_the_answer_only(self) -> None:
+        watch = DeadlineWatch()
+        watch.add("early", 10.0, 600.0, now=0.0)
+        watch.see(4.0, is_served=False)
+        watch.add("held", 60.0, 600.0, now=50.0)
+        watch.add("short", 60.0, 70.0, now=50.0)
+        assert watch.next_s() == 70.0
+        assert watch.take_due(94.0) == ["short"]
+        watch.see(94.0, is_served=True)
+        assert watch.next_s() == 100.0
+        assert watch.take_due(100.0) == ["early"]
+        assert watch.take_due(103.9) == []
+        assert watch.take_due(104.0) == ["held"], "of its 10 s none had passed when the first replica came"
+
+
+class TestBrownout:
+    CONFIG = WaitingConfig()
+
+    def test_begins_at_one_wait_and_ends_at_a_shorter_one(self) -> None:
+        brownout = Brownout(self.CONFIG)
+        seen = []
+        for part in (0.0, 0.49, 0.5, 0.3, 0.25, 0.24, 0.4, 0.5):
+            brownout.see(part)
+            seen.append(brownout.is_on)
+        assert seen == [False, False, True, True, True, False, False, True]
+
+    def test_lowers_batch_and_whoever_weighs_less_than_the_heaviest_in_line(self) -> None:
+        brownout = Brownout(self.CONFIG)
+        assert [brownout.max_tokens(share, 4, 4096) for share in (PAID, FREE, BATCH)] == [4096] * 3
+        brownout.see(0.6)
+        assert [brownout.max_tokens(share, 4, 4096) for share in (PAID, FREE, BATCH)] == [4096, 256, 256]
+        assert brownout.max_tokens(FREE, 4, 100) == 100
+        assert brownout.max_tokens(FREE, 1, 4096) == 4096, "there is nobody to yield to"
+
+    def test_goes_by_who_waits_of_the_interactive(self) -> None:
+        line = InteractiveLine()
+        assert (line.heaviest, line.num_requests, line.tokens) == (0, 0, 0.0)
+        entries = [an_arrival(str(n), share, 100).queued for n, share in enumerate((FREE, PAID, FREE, BATCH))]
+        for entry in entries:
+            line.add(entry)
+        assert (line.heaviest, line.num_requests, line.tokens) == (4, 3, 300.0)
+        for entry in entries[1:]:
+            line.remove(entry)
+        assert (line.heaviest, line.num_requests, line.tokens) == (1, 1, 100.0)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "interactive_deadline_s", "batch_deadline_s", "max_waiting", "max_held", "brownout_ends_at",
+        "brownout_max_tokens",
+    ],
+)  # fmt: skip
+def test_a_setting_that_makes_no_sense_is_named(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        WaitingConfig(**{field: -1})
+
+
+def test_a_deadline_is_the_classs_and_no_later_than_the_clients_own() -> None:
+    config = WaitingConfig()
+    assert config.first_token_by_s("interactive", 100.0, 700.0) == 110.0
+    assert config.first_token_by_s("batch", 100.0, 700.0) == 700.0
+    assert config.first_token_by_s("interactive", 100.0, 103.0) == 103.0

@@ -1,0 +1,111 @@
+"""The fair queue a second time, by brute force: exact credits, one list of all that waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+
+from tenants.fair_queue import Queued, Share
+from tenants.terms import ServiceClass
+
+Account = tuple[ServiceClass, str]
+
+
+def account_of(share: Share) -> Account:
+    return (share.service_class, share.tenant_id)
+
+
+class FairQueueModel:
+    """A tenant has the same weight in all its entries. Credit is in tokens of service, not by weight."""
+
+    def __init__(self, quantum: int) -> None:
+        self._quantum = quantum
+        self._credits: dict[Account, Fraction] = {}
+        self._weights: dict[Account, int] = {}
+        self._owed = Fraction(0)
+        """To batch, in tokens of service."""
+        self.waiting: list[Queued] = []
+        """In the order of arrival."""
+
+    def push(self, entry: Queued) -> None:
+        self._know(entry.share)
+        self.waiting.append(entry)
+        self._grant()
+
+    def remove(self, entry_id: str) -> Queued | None:
+        found = next((entry for entry in self.waiting if entry.entry_id == entry_id), None)
+        if found is not None:
+            self.waiting.remove(found)
+            self._grant()
+        return found
+
+    def peek(self) -> Queued | None:
+        heads: dict[Account, Queued] = {}
+        for entry in self.waiting:
+            heads.setdefault(account_of(entry.share), entry)
+        turn = [head for head in heads.values() if head.share.service_class == self._next_class()]
+        in_credit = [head for head in turn if self._credits[account_of(head.share)] > 0]
+        return min(in_credit, key=self._order, default=None)
+
+    def pop(self) -> Queued | None:
+        entry = self.peek()
+        if entry is not None:
+            self._charge(entry.share, Fraction(entry.uncached_tokens) + Fraction(entry.cached_tokens, 10))
+            self.waiting.remove(entry)
+            self._grant()
+        return entry
+
+    def charge(self, share: Share, tokens: int) -> None:
+        self._charge(share, Fraction(tokens))
+        self._grant()
+
+    def backlog(self) -> dict[str, int]:
+        tokens: Counter[str] = Counter()
+        for entry in self.waiting:
+            tokens[entry.share.tenant_id] += entry.uncached_tokens
+        return tokens
+
+    def newest_below(self, share: Share) -> Queued | None:
+        def standing(of: Share) -> tuple[str, int]:
+            return (of.service_class, of.weight)  # "batch" < "interactive"
+
+        below = [entry for entry in reversed(self.waiting) if standing(entry.share) < standing(share)]
+        return min(below, key=lambda entry: standing(entry.share), default=None)
+
+    def _order(self, head: Queued) -> tuple[int, Fraction, int]:
+        account = account_of(head.share)
+        credit = self._credits[account] / self._weights[account]
+        return (-head.cached_tokens, -credit, self.waiting.index(head))
+
+    def _next_class(self) -> ServiceClass:
+        waiting = {entry.share.service_class for entry in self.waiting}
+        if len(waiting) == 2:
+            return "batch" if self._owed > 0 else "interactive"
+        return "batch" if "batch" in waiting else "interactive"
+
+    def _know(self, share: Share) -> None:
+        self._weights[account_of(share)] = share.weight
+        self._credits.setdefault(account_of(share), Fraction(self._quantum * share.weight))
+
+    def _charge(self, share: Share, tokens: Fraction) -> None:
+        self._know(share)
+        self._credits[account_of(share)] -= tokens
+        is_contended = len({entry.share.service_class for entry in self.waiting}) == 2
+        if is_contended:
+            self._owed += tokens / 20 if share.service_class == "interactive" else -tokens * 19 / 20
+        elif share.service_class == "interactive":
+            self._owed = min(Fraction(0), self._owed + tokens / 20)
+
+    def _grant(self) -> None:
+        """A quantum to all of the class, again and again; nobody ever has more than one."""
+        for service_class in ("interactive", "batch"):
+            known = [account for account in self._credits if account[0] == service_class]
+            waiting = {account_of(entry.share) for entry in self.waiting} & set(known)
+            if not waiting:
+                for account in known:
+                    del self._credits[account]
+                continue
+            while all(self._credits[account] <= 0 for account in waiting):
+                for account in known:
+                    most = Fraction(self._quantum * self._weights[account])
+                    self._credits[account] = min(most, self._credits[account] + most)
