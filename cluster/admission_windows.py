@@ -1,13 +1,14 @@
 """A replica's admission windows: how much each gateway may have outstanding here.
 
 All windows together hold two steps of prompt tokens, and the seats of the batch with a few more, so that a
-seat that gets free is taken in the next step and not a round trip later. They are divided by what the
-gateways have there and what waits at them (`cluster/window_shares.py`), and each can start one at once: below
-its share it has room for `FLOOR` more than that.
+seat that gets free is taken in the next step and not a round trip later; and on top `FLOOR` for each gateway.
+They are divided by what the gateways have here and what waits at them (`cluster/window_shares.py`). Below its
+share each has room for `FLOOR` more than that, so that it can start one at once.
 
-A window may be raised only by what no other one claims, and claimed is what was told or is there, whichever
-is more. A window that shrinks is free for others one division later, when its gateway has heard of it. So
-the engine has, of all gateways together, never more than the windows and one request a gateway.
+A window is raised only by what no other one claims: what it was told or has here, whichever is more. One that
+shrinks is free for others a division later, when its gateway has heard of it. So all gateways together never
+have more here than the windows, and the one request that takes each beyond its own. Failure mode: with steps
+longer than `DIVIDED_EVERY_S`, what was sent before the gateway heard comes on top.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ FLOOR = Credit(1, 1)
 DIVIDED_EVERY_S = 0.1
 RAMP_S = 5.0
 RAMP_FROM = 0.125
+ROUNDING = 1e-6
+"""Shares are sums of fractions: a whole number must not become the one below."""
 
 
 @dataclass
@@ -113,17 +116,24 @@ class AdmissionWindows:
             account.window = Credit(*(moved[gateway_id] for moved in windows))
 
     def _full_at(self, now: float) -> Credit:
+        """All windows together: the replica's, grown so far, and room to start for each gateway."""
         assert self._began_s is not None
         grown = min(1.0, (now - self._began_s) / self._ramp_s) if self._ramp_s else 1.0
-        part = RAMP_FROM + (1 - RAMP_FROM) * grown
-        return Credit(max(1, int(part * self._full.tokens)), max(1, int(part * self._full.requests)))
+        part, num_gateways = RAMP_FROM + (1 - RAMP_FROM) * grown, len(self._accounts)
+        return Credit(
+            int(part * self._full.tokens) + num_gateways * FLOOR.tokens,
+            int(part * self._full.requests) + num_gateways * FLOOR.requests,
+        )
 
     def _moved(self, full: Credit, kind: int) -> dict[str, int]:
         """One side of the windows, on the way to their shares: down at once, up by what is free."""
         told = {key: account.window[kind] for key, account in self._accounts.items()}
         demands = {key: account.demands(kind) for key, account in self._accounts.items()}
         shares = window_shares(full[kind], demands)
-        steps = {key: max(FLOOR[kind], int(share * full[kind])) - told[key] for key, share in shares.items()}
+        steps = {
+            key: max(FLOOR[kind], int(share * full[kind] + ROUNDING)) - told[key]
+            for key, share in shares.items()
+        }
         claimed = sum(max(told[key], account.there[kind]) for key, account in self._accounts.items())
         asked = sum(step for step in steps.values() if step > 0)
         free = min(asked, max(0, full[kind] - claimed))

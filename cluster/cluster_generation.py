@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from cluster.api.errors import ApiError, no_capacity, tenant_disabled
+from cluster.chooser import Part
 from cluster.dispatcher import Dispatcher
 from cluster.generation import TextDelta, Usage
 from cluster.link import LinkDown, LinksClosed, ReplicaLeft
@@ -20,6 +21,7 @@ from cluster.routed_request import RoutedRequest
 from cluster.running import Run
 from cluster.sibling_text import SiblingText
 from cluster.token_inbox import TokenInbox
+from cluster.waiting_room import WaitingRoom, share_of
 from engine.prefix_stats import PrefixStats
 from engine.request import RequestOutput, Timing
 from tenants.ledger.settlement import Outcome
@@ -43,6 +45,7 @@ class ClusterGeneration:
         self,
         links: Links,
         dispatcher: Dispatcher,
+        room: WaitingRoom,
         request: RoutedRequest,
         inbox: TokenInbox,
         texts: list[SiblingText],
@@ -55,6 +58,8 @@ class ClusterGeneration:
         self._run = run
         run.on_ended = request.wake.set
         self._dispatcher = dispatcher
+        self._room = room
+        self._share = share_of(request.asked)
         self._request = request
         self._inboxes = [inbox]
         """One, until siblings go on elsewhere behind tokens of their own."""
@@ -130,6 +135,7 @@ class ClusterGeneration:
             self.timing = output.timing
         if output.token_ids:
             self._outputs[output.sibling] += output.token_ids
+            self._room.served(self._share, len(output.token_ids))
             self._dispatcher.progressed(self._request)
 
     # --- another replica -------------------------------------------------------------------
@@ -164,8 +170,6 @@ class ClusterGeneration:
         parts = [(siblings[0], len(siblings))] if is_new else [(sibling, 1) for sibling in siblings]
         for sibling, n in parts:
             received = tuple(self._outputs[sibling])
-            moved = await self._dispatcher.submit(
-                self._request, sibling=sibling, n=n, output_token_ids=received
-            )
+            moved = await self._dispatcher.submit(self._request, Part(sibling, n, received))
             self._inboxes.append(moved)
             self.replica_id = moved.replica_id

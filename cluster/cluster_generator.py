@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from cluster.admission import Admitted, Lookup
-from cluster.api.errors import ApiError, no_capacity
+from cluster.api.errors import ApiError, no_capacity, tenant_disabled
 from cluster.autoscaling.demand import DemandMeter
+from cluster.chooser import Part
 from cluster.cluster_generation import ClusterGeneration, Observer
 from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest
@@ -23,6 +25,7 @@ from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
 from cluster.routed_request import RoutedRequest
 from cluster.running import Running
 from cluster.sibling_text import SiblingText
+from cluster.waiting_room import WaitingRoom
 from tenants.service_tokens import service_tokens
 from tenants.tenant import cache_salt
 
@@ -41,6 +44,7 @@ class ClusterGenerator:
         self,
         links: Links,
         dispatcher: Dispatcher,
+        room: WaitingRoom,
         admission: Admits,
         token_bytes: Callable[[int], bytes],
         secret: bytes,
@@ -52,6 +56,7 @@ class ClusterGenerator:
     ) -> None:
         self._links = links
         self._dispatcher = dispatcher
+        self._room = room
         self._admission = admission
         self._token_bytes = token_bytes
         self._secret = secret
@@ -76,16 +81,26 @@ class ClusterGenerator:
             chains.prepare(hellos)
         else:
             await asyncio.get_running_loop().run_in_executor(self._hasher, chains.prepare, hellos)
+        request = self._let_in(request)
         reservation, claims = await self._admission.admit(request, _lookups(chains, hellos))
         run = self._running.entered(request.account.tenant)
+        run.on_ended = partial(self._room.dismiss, request.request_id, tenant_disabled)
         input_tokens, max_output = _input_tokens(request, claims, hellos), request.n * reservation.max_tokens
         self._demand.arrived(input_tokens, max_output)
         try:
             routed = RoutedRequest(_within(request, reservation.max_tokens), chains, claims)
-            inbox = await self._dispatcher.submit(routed, n=request.n)
+            inbox = await self._dispatcher.submit(routed, Part(n=request.n))
             texts = [SiblingText(sibling, self._token_bytes, request.stop) for sibling in range(request.n)]
             return ClusterGeneration(
-                self._links, self._dispatcher, routed, inbox, texts, self._observer, reservation, run
+                self._links,
+                self._dispatcher,
+                self._room,
+                routed,
+                inbox,
+                texts,
+                self._observer,
+                reservation,
+                run,
             )
         except BaseException as error:
             if isinstance(error, ApiError) and error.status == 503:
@@ -93,6 +108,18 @@ class ClusterGenerator:
             reservation.settle("unserved")
             run.leave()
             raise
+
+    def _let_in(self, request: GenerationRequest) -> GenerationRequest:
+        """As long as it may be now. Raises `ApiError` if it would not be in time: nothing is taken then."""
+        max_tokens = self._room.max_tokens(request)
+        try:
+            self._room.check(self._room.arrival(request, cached_tokens=0))
+        except ApiError:
+            input_tokens, max_output = len(request.prompt_token_ids), request.n * max_tokens
+            self._demand.arrived(input_tokens, max_output)
+            self._demand.shed(input_tokens, max_output)
+            raise
+        return _within(request, max_tokens)
 
 
 def _input_tokens(request: GenerationRequest, claims: Mapping[int, int], hellos: Sequence[Hello]) -> float:

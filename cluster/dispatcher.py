@@ -1,80 +1,64 @@
-"""Brings a request to a replica: chooses one, submits, and tries others while it may."""
+"""Brings a request to a replica: waits for its turn, submits, and tries others while it may."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from random import Random
-
-from msgspec.structs import replace
+from collections.abc import Callable
 
 from cluster.api.errors import ApiError, bad_request, deadline_exceeded, no_capacity
 from cluster.api.waiting import first_of
-from cluster.index.prefix_index import indexed
+from cluster.chooser import Booking, Chooser, Part
 from cluster.link import LEAVING, OCCUPIED, LinkDown, NotReached, SubmitReply
 from cluster.links import Links
 from cluster.probation import Probation
-from cluster.routed_prefixes import RoutedPrefixes
 from cluster.routed_request import RoutedRequest
-from cluster.routing import Prompt, ReplicaLoad, RoutingPolicy
+from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
-from engine.request import Flow, Request
-from tenants.terms import ServiceClass
+from cluster.waiting_room import WaitingRoom
 
 log = logging.getLogger("headrace.gateway")
 
-PRIORITY: Mapping[ServiceClass, int] = {"interactive": 0, "batch": 1}
-"""A class as the engine knows it."""
 OCCUPIED_PAUSE_S = 0.05
 """Until a suspect asks again: about as long as another one needs for a token."""
 
 
 class Dispatcher:
-    """Owns how each request fares, what was routed in the last seconds, and which suspect is where.
-
-    `clock` is monotonic, in seconds.
-    """
+    """Owns how each request fares, and which suspect is where. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
         links: Links,
-        policy: RoutingPolicy,
-        rng: Random,
+        chooser: Chooser,
+        room: WaitingRoom,
         clock: Callable[[], float],
         on_poisonous: Callable[[], None] = lambda: None,
     ) -> None:
         self._links = links
-        self._on_poisonous = on_poisonous
-        self._policy = policy
-        self._rng = rng
+        self._chooser = chooser
+        self._room = room
         self._clock = clock
-        self._recent = RoutedPrefixes()
+        self._on_poisonous = on_poisonous
         self._probation = Probation()
         self._freed = asyncio.Event()
         """Set and replaced whenever a replica is open to suspects that was not."""
 
-    async def submit(
-        self, request: RoutedRequest, *, sibling: int = 0, n: int = 1, output_token_ids: tuple[int, ...] = ()
-    ) -> TokenInbox:
-        """An inbox of siblings `sibling` … `sibling` + `n` − 1, which go on behind `output_token_ids`.
+    async def submit(self, request: RoutedRequest, part: Part) -> TokenInbox:
+        """An inbox of the part. At its first submit a request waits for its turn.
 
-        Raises `ApiError`: 503 if nobody is there to ask in the first place, if every try failed, or
-        once the deadline is over; 400 if a replica refuses what is asked.
+        Raises `ApiError`: 503 if nobody is there to ask in the first place, if every try failed, or once a
+        deadline is over; 400 if a replica refuses what is asked; 429 or 503 if it cannot wait here.
         """
         while request.attempts.may_submit:
-            chosen = await self._choose(request, len(output_token_ids))
-            submission = self._submission(request, chosen.replica_id, sibling, n, output_token_ids)
-            uncached = request.num_prompt_tokens + len(output_token_ids) - chosen.cached_tokens
-            request.predicted_cached_tokens = chosen.cached_tokens
-            self._recent.note(chosen.replica_id, indexed(submission.block_hashes), self._clock())
+            book = self._elsewhere if request.attempts.num_begun else self._first
+            booking = await book(request, part)
             try:
-                reply = await self._links.submit(chosen.replica_id, submission, uncached, request.wake)
+                reply = await self._links.submit(booking.replica_id, booking.submission, request.wake)
             except LinkDown as reason:
-                log.info("request %s: submit failed: %s", submission.request_id, reason)
-                self._recent.forget(chosen.replica_id)
+                log.info("request %s: submit failed: %s", booking.submission.request_id, reason)
+                self._chooser.forget(booking.replica_id)
                 if not isinstance(reason, NotReached):  # it may have run there
-                    self.lost(request, chosen.replica_id)
+                    self.lost(request, booking.replica_id)
                 continue
             if isinstance(reply, TokenInbox):
                 request.attempts.answered()
@@ -119,27 +103,35 @@ class Dispatcher:
         self.release(suspect)
         await asyncio.sleep(OCCUPIED_PAUSE_S)
 
-    async def _choose(self, request: RoutedRequest, num_output_tokens: int) -> ReplicaLoad:
-        """Of those that have not failed it, if there are any. Who was tried once waits for a replica."""
+    async def _first(self, request: RoutedRequest, part: Part) -> Booking:
+        if not self._links.candidates() and not self._room.is_start_expected:
+            raise no_capacity("No replica can serve at the moment; try again shortly.")
+        arrival = self._room.arrival(request.asked, self._chooser.most_cached_tokens(request))
+        return await self._room.turn(arrival, lambda there: self._chooser.book(request, there, part))
+
+    async def _elsewhere(self, request: RoutedRequest, part: Part) -> Booking:
+        """It has had its turn: it goes on, credit or not."""
+        booking = self._chooser.book(request, await self._candidates(request, part), part)
+        if request.attempts.is_suspect:
+            self._probation.hold(booking.replica_id, request)
+        return booking
+
+    async def _candidates(self, request: RoutedRequest, part: Part) -> list[ReplicaLoad]:
+        """Those that have not failed it, if there are any. Who was tried before waits for one."""
         attempts = request.attempts
         while True:
             if self._clock() >= request.asked.deadline:
                 raise deadline_exceeded()
             if self._links.is_closed:
                 raise no_capacity("This gateway is ending; try again.")
-            candidates = self._candidates(request)
-            if num_output_tokens:
+            candidates = self._links.candidates()
+            if part.output_token_ids:
                 candidates = self._of_its_revision(request, candidates)
             if attempts.is_suspect:
                 candidates = self._open_to(request, candidates)
             if candidates:
                 fresh = [one for one in candidates if one.replica_id not in attempts.tried]
-                chosen = self._pick(fresh or candidates, request, num_output_tokens)
-                if attempts.is_suspect:
-                    self._probation.hold(chosen.replica_id, request)
-                return chosen
-            if not attempts.num_begun:
-                raise no_capacity("No replica can serve at the moment; try again shortly.")
+                return fresh or candidates
             await first_of(self._links.arrival(), self._freed.wait())
 
     def _of_its_revision(self, request: RoutedRequest, candidates: list[ReplicaLoad]) -> list[ReplicaLoad]:
@@ -152,61 +144,6 @@ class Dispatcher:
         place = self._probation.place_of(suspect)
         own = [one for one in candidates if one.replica_id == place]
         return own or [one for one in candidates if self._probation.is_open(one.replica_id, suspect)]
-
-    def _pick(
-        self, candidates: list[ReplicaLoad], request: RoutedRequest, num_output_tokens: int
-    ) -> ReplicaLoad:
-        best = max(candidates, key=lambda one: one.cached_tokens)
-        hello = self._links.hello(best.replica_id)
-        hashes = request.chains.of(hello).block_hashes
-        keys = indexed(hashes)
-        share = self._recent.share(hashes, best.cached_tokens // hello.block_size, self._clock())
-        prompt = Prompt(request.num_prompt_tokens + num_output_tokens, keys[0] if keys else b"", share)
-        chosen = self._policy.choose(candidates, prompt, self._rng)
-        return next(one for one in candidates if one.replica_id == chosen)
-
-    def _candidates(self, request: RoutedRequest) -> list[ReplicaLoad]:
-        """Each with what it is thought to have cached: as claimed, or as routed there just now."""
-        now = self._clock()
-        known = []
-        for load in self._links.candidates():
-            hello = self._links.hello(load.replica_id)
-            claimed = request.claims.get(hello.incarnation, 0)
-            recent = self._recent.num_blocks(load.replica_id, request.chains.of(hello).block_hashes, now)
-            cacheable = (request.num_prompt_tokens - 1) // hello.block_size
-            blocks = min(max(claimed, recent), cacheable)
-            known.append(replace(load, cached_tokens=blocks * hello.block_size))
-        return known
-
-    def _submission(
-        self,
-        request: RoutedRequest,
-        replica_id: str,
-        sibling: int,
-        n: int,
-        output_token_ids: tuple[int, ...],
-    ) -> Request:
-        """Each one has an id of its own: nothing that concerns another one is mistaken for it."""
-        hello = self._links.hello(replica_id)
-        request.hash_root = request.hash_root or hello.hash_root
-        chain = request.chains.of(hello)
-        attempt = request.attempts.begin(replica_id)
-        account = request.asked.account
-        return Request(
-            is_suspect=request.attempts.is_suspect,
-            request_id=f"{request.asked.request_id}-{attempt}",
-            prompt_token_ids=request.asked.prompt_token_ids,
-            sampling=request.asked.sampling,
-            hash_root=chain.root,
-            block_hashes=chain.block_hashes,
-            branch=chain.branch,
-            output_token_ids=output_token_ids,
-            attempt=attempt,
-            sibling=sibling,
-            n=n,
-            priority=PRIORITY[account.terms.service_class],
-            flow=Flow(account.tenant.tenant_id, account.terms.weight),
-        )
 
 
 def _poisonous() -> ApiError:

@@ -7,7 +7,7 @@ all that one step may take: else a flow that is a token behind could fill the wh
 that of first come, first served: the preempted in front.
 
 Failure mode: prompts above half of a step's budget have half of it together while shorter ones wait
-(`engine/step_builder.py`), whatever their flows' shares are: the bound holds among prompts on one side of
+(`engine/step_builder.py`), whatever their classes and shares are: all this holds among prompts on one side of
 that line. And what a request will still make is not known when it is picked: a flow of long answers takes
 more than its share at first, and waits for that afterwards.
 """
@@ -25,6 +25,11 @@ from engine.policy import C, Candidate, SchedulingPolicy, Service, place_in_line
 from tenants.batch_floor import BatchFloor
 from tenants.service_tokens import service_tokens
 from tenants.virtual_counters import VirtualCounters
+
+MAX_OUTPUT_DEBT = 20_000
+"""Interactive tokens that may go before the next batch request for the sake of output that batch has made.
+Who was let in while nobody else was there may hold all seats, and is not to keep the rest of its class
+waiting for long after."""
 
 
 class FairShare(SchedulingPolicy):
@@ -49,9 +54,7 @@ class FairShare(SchedulingPolicy):
         self._counters(candidate).charge(flow.flow_id, flow.weight, tokens)
         if not _is_batch(candidate):
             self._floor.interactive_served(tokens, self._is_contended)
-        elif self._floor.is_due or not service.num_output_tokens:
-            # Output beyond what is due is made by who runs already: a debt for it would keep the rest of the
-            # class from its floor for long after.
+        elif self._floor.interactive_before(0) < MAX_OUTPUT_DEBT or not service.num_output_tokens:
             self._floor.batch_served(tokens, self._is_contended)
 
     def order(self, candidates: Iterable[C]) -> Iterator[C]:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from random import Random
 
 import psutil
 from fastapi import FastAPI
@@ -29,8 +28,8 @@ from cluster.autoscaling.metrics import ScalingCollector
 from cluster.autoscaling.store import RedisStatus
 from cluster.autoscaling.teller import DemandTeller
 from cluster.cluster_generator import ClusterGenerator
-from cluster.dispatcher import Dispatcher
 from cluster.edge import READINESS
+from cluster.gateway_dispatch import GatewayDispatch
 from cluster.gateway_record import GatewayRecord
 from cluster.index.prefix_index import IndexUnavailable
 from cluster.index.redis_index import RedisPrefixIndex
@@ -38,7 +37,6 @@ from cluster.leaving import on_sigterm
 from cluster.link import Abort
 from cluster.links import COALESCE_S, Links
 from cluster.logs import set_up_logging
-from cluster.policies import routing_policy
 from cluster.pools import ReplicaPools
 from cluster.public_prefixes import PublicPrefixes
 from cluster.rollout.store import RedisRollouts
@@ -82,6 +80,8 @@ class Gateway:
             leave_aborts=self._leave_aborts,
             on_timing=self._telemetry.observe_timing,
             on_lost=self._telemetry.count_lost_link,
+            on_credit=lambda: self._dispatch.room.let_go(),
+            on_served=lambda tokens: self._dispatch.room.served_elsewhere(tokens),
         )
         secret = root_secret(spec.settings.state_dir)
         self._record = GatewayRecord(
@@ -91,6 +91,9 @@ class Gateway:
         self._status = RedisStatus(self._redis, spec.cluster_id)
         self._scaling = DemandTeller(self._status, self._gateway_id, self._demand, time.monotonic)
         self._telemetry.registry.register(ScalingCollector(lambda: self._scaling.latest))
+        self._dispatch = GatewayDispatch(
+            self._links, spec.settings, self._telemetry, self._until_next_replica_s
+        )
         self._services = await self._build_services(spec, secret)
         self._pools = ReplicaPools(
             deployed_pools,
@@ -100,6 +103,7 @@ class Gateway:
         self._following = asyncio.ensure_future(self._pools.follow())
         self._telling = asyncio.ensure_future(self._scaling.run())
         self._record.start()
+        self._dispatch.start()
         on_sigterm(asyncio.get_running_loop(), partial(self._leave, spec.settings.drain_limit_s))
         self._announcing = asyncio.ensure_future(self._announce(spec))
         gc.freeze()
@@ -148,13 +152,6 @@ class Gateway:
         self, spec: ClusterSpec, secret: bytes, token_bytes: Callable[[int], bytes], hasher: Executor
     ) -> ClusterGenerator:
         record, telemetry = self._record, self._telemetry
-        dispatcher = Dispatcher(
-            self._links,
-            routing_policy(spec.settings.routing),
-            Random(secrets.randbits(64)),
-            time.monotonic,
-            telemetry.count_poisonous,
-        )
         admission = Admission(
             self._redis,
             record.ledger,
@@ -168,7 +165,8 @@ class Gateway:
         )
         return ClusterGenerator(
             self._links,
-            dispatcher,
+            self._dispatch.dispatcher,
+            self._dispatch.room,
             admission,
             token_bytes,
             secret,
@@ -195,7 +193,14 @@ class Gateway:
         )
 
     def _demand(self) -> GatewayDemand:
-        return self._telemetry.demand.row(time.monotonic(), 0, 0, self._links.states())
+        waiting = self._dispatch
+        return self._telemetry.demand.row(
+            time.monotonic(), waiting.waiting_tokens, len(waiting.room), self._links.states()
+        )
+
+    def _until_next_replica_s(self) -> float | None:
+        status = self._scaling.latest
+        return None if status is None else status.next_eta_s
 
     def _is_ready(self) -> bool:
         can_serve = self._may_be_empty or bool(self._links.candidates())
@@ -212,6 +217,7 @@ class Gateway:
         self._generator.stop_admitting()
         await self._until_idle(limit_s)
         num_left = self._telemetry.num_in_flight
+        await self._dispatch.close()
         await self._links.close()
         await self._until_idle(LAST_WORDS_S)
         await self._record.close()

@@ -6,7 +6,7 @@ routing, the link to a replica and the text stream.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -16,10 +16,14 @@ from engine.request import FinishReason, SamplingParams, Timing, TokenLogprobs
 from tenants.ledger.grant import Standing
 from tenants.ledger.settlement import Outcome
 from tenants.store import Account
+from tenants.terms import ServiceClass
+
+PRIORITY: Mapping[ServiceClass, int] = {"interactive": 0, "batch": 1}
+"""Of `engine.request.Request`."""
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked request, in tokens. `deadline` is on the gateway's monotonic clock, in seconds.
+    """A checked request, in tokens. `arrived` and `deadline`: seconds on the gateway's monotonic clock.
 
     `n` answers are made to the one prompt: siblings 0 … n − 1. `sampling.max_tokens` is what context and
     terms allow; what the budget pays for may be less.
@@ -31,7 +35,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     n: int = 1
     stop: tuple[str, ...] = ()
+    arrived: float = 0.0
     deadline: float
+    service_class: ServiceClass = "interactive"
+    is_return: bool = False
+    """The client says that it asks again."""
 
 
 class ToldToken(msgspec.Struct, frozen=True, gc=False):

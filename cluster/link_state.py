@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from cluster.credit import Balance
+from cluster.in_flight_load import InFlightLoad
 from cluster.link import SUSPECT_AFTER_S, Hello, LinkDown, StepMessage, TokenLink
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
@@ -29,12 +30,7 @@ class LinkState:
         """The router does not list it any more."""
         self.is_leaving = False
         """It said so itself."""
-        self.in_flight: dict[str, int] = {}
-        """Uncached tokens of what was routed and is not in the counters yet."""
-        self.acknowledged: set[str] = set()
-        """Accepted since the last message."""
-        self.taken_in: set[str] = set()
-        """Accepted before the last message; the next one's counters hold them for certain."""
+        self.in_flight = InFlightLoad()
         self.inboxes: dict[str, TokenInbox] = {}
         self.fresh: set[TokenInbox] = set()
         """What their readers were not told of yet."""
@@ -56,21 +52,11 @@ class LinkState:
     def note(self, message: StepMessage) -> bool:
         """Takes in what a message says of the replica. Whether there is more credit than before."""
         self.counters = message.counters
-        self.forget_reported()
+        self.in_flight.reported()
         return self.balance.hear(message.outputs, message.credit)
 
     def load(self) -> ReplicaLoad:
-        return ReplicaLoad.of(self.replica_id, self.counters, self.in_flight)
-
-    def forget_reported(self) -> None:
-        """What was routed counts until the second message after its reply.
-
-        The replica replies at once and takes the request in after the step that is running, so that
-        step's message does not hold it yet.
-        """
-        for request_id in self.taken_in:
-            self.in_flight.pop(request_id, None)
-        self.taken_in, self.acknowledged = self.acknowledged, set()
+        return ReplicaLoad.of(self.replica_id, self.counters, self.in_flight.tokens)
 
     def deliver(self, outputs: Iterable[RequestOutput]) -> int:
         """To their inboxes. How many tokens nobody waits for. Raises `LinkDown` on a gap."""
@@ -106,9 +92,7 @@ class LinkState:
         self.announcing = None
 
     def drop(self, request_id: str) -> None:
-        self.in_flight.pop(request_id, None)
-        self.acknowledged.discard(request_id)
-        self.taken_in.discard(request_id)
+        self.in_flight.drop(request_id)
         self.inboxes.pop(request_id, None)
         if not self.inboxes:
             self.emptied.set()
@@ -128,6 +112,4 @@ class LinkState:
         self.counters = None
         self.is_leaving = False
         self.in_flight.clear()
-        self.acknowledged.clear()
-        self.taken_in.clear()
         self.fail(reason)

@@ -15,8 +15,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Literal
 
-from msgspec.structs import replace
-
 from cluster.backlog import Backlog
 from cluster.backlog_reports import BacklogReports
 from cluster.chores import Chores, LeaveAborts, nowhere
@@ -108,13 +106,22 @@ class Links:
         return [link.load() for link in self._links.values() if link.can_work(now)]
 
     def with_credit(self, num_uncached_tokens: int | None = None) -> list[ReplicaLoad]:
-        """Those of `candidates` that a prompt with so many may be sent to now; without a number, any prompt."""
+        """Those of `candidates` that a prompt with so many may be sent to now; with no number, any."""
         now = self._clock()
         return [
             link.load()
             for link in self._links.values()
             if link.can_work(now) and link.balance.has_credit(num_uncached_tokens)
         ]
+
+    def num_seats(self) -> dict[str, int]:
+        """How many requests each of `candidates` can run at once."""
+        now = self._clock()
+        return {
+            link.replica_id: link.hello.max_num_seqs
+            for link in self._links.values()
+            if link.hello is not None and link.can_work(now)
+        }
 
     def arrival(self) -> Coroutine[None, None, Literal[True]]:
         """Ends when a replica can take work that could not when it was asked for, or all links are closed."""
@@ -150,12 +157,25 @@ class Links:
 
     # --- requests --------------------------------------------------------------------------
 
+    def book(self, replica_id: str, request: Request) -> None:
+        """Takes credit, whether or not there is any, for what will be submitted there, or unbooked."""
+        link = self._links[replica_id]
+        link.balance.outstanding.add(request)
+        link.in_flight.routed(request.request_id, request.num_uncached_tokens)
+
+    def unbook(self, replica_id: str, request_id: str) -> None:
+        link = self._links.get(replica_id)
+        if link is not None:
+            link.in_flight.drop(request_id)
+            self._give_back(link, request_id)
+
     async def submit(
-        self, replica_id: str, request: Request, uncached_tokens: int, wake: asyncio.Event
+        self, replica_id: str, request: Request, wake: asyncio.Event
     ) -> TokenInbox | SubmitReply:
         """The request's inbox, or the reply that refuses it. Raises `LinkDown`.
 
-        Credit is not asked for, but counted. `wake` is set when the inbox has something to read.
+        Credit is not asked for, but counted, once if it was booked. `wake` is set when the inbox has
+        something to read.
 
         Unless an inbox is returned, nothing stays taken: a call whose fate is unknown (timed out,
         cancelled, the link broken meanwhile) is followed by an abort, which the replica remembers if
@@ -163,11 +183,9 @@ class Links:
         """
         hello = self.hello(replica_id)
         link = self._links[replica_id]
-        request = replace(request, num_uncached_tokens=uncached_tokens)  # the replica counts the same
-        link.balance.outstanding.add(request)
+        self.book(replica_id, request)
         inbox = TokenInbox(request, replica_id, wake)
         link.inboxes[request.request_id] = inbox
-        link.in_flight[request.request_id] = uncached_tokens
         try:
             reply = await link.calls.submit(request)
             if link.hello is not hello:
@@ -182,7 +200,7 @@ class Links:
             link.drop(request.request_id)
             self._give_back(link, request.request_id)
             return reply
-        link.acknowledged.add(request.request_id)
+        link.in_flight.accepted(request.request_id)
         return inbox
 
     def abort(self, inbox: TokenInbox, sibling: int | None = None) -> None:

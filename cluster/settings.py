@@ -96,6 +96,11 @@ class ServeSettings(BaseSettings):
         description="a replica that has work and stands still for so long, or twice its warm-up, is replaced",
     )
     routing: Routing = Field("token-load", description="how a request's replica is chosen")
+    interactive_deadline_s: float = Field(
+        10.0, gt=0, le=3600, description="first token of an interactive request, else it is turned away: 503"
+    )
+    batch_deadline_s: float = Field(600.0, gt=0, le=86_400, description="the same of a batch request")
+    max_waiting: int = Field(4096, ge=1, le=10**6, description="requests that may wait at one gateway")
     drain_limit_s: float = Field(
         30.0,
         gt=0,

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from cluster.autoscaling.demand import DemandMeter
 from cluster.generation import Usage
 from cluster.tenant_metrics import OTHER, TenantMetrics
+from cluster.waiting_metrics import WaitingMetrics
 from engine.counters import EngineCounters
 from engine.prefix_stats import MISS_REASONS
 from engine.request import Timing
@@ -83,6 +84,7 @@ class Telemetry:
         )
         self._steering = _Steering(self._counter, self.registry)
         self.tenants = TenantMetrics(self._counter, self.registry, self._tenant)
+        self.waiting = WaitingMetrics(self.registry)
         self._requests = self._counter("requests", "HTTP requests by status and route", "code", "route")
 
     @property

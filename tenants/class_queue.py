@@ -26,14 +26,15 @@ them, who leaves is in credit but for what its queue has not heard, so U_i/w_i +
 what the tenant is served elsewhere within s, at most rate × s.
 
 While nobody of the class waits, service is at nobody's expense, and is forgotten as soon as it is had.
-Failure mode: a queue that runs empty again and again remembers nothing; there, waits are short.
+Failure mode: a queue that runs empty again and again remembers nothing; there, waits are short. And a head
+that no place fits holds up its own line only: to it and to who goes in its stead the bound does not apply.
 """
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import chain, count
 
-from tenants.queued import Queued, Share, Work
+from tenants.queued import Fits, Queued, Share, Work, anyone
 from tenants.ranking import Ranking
 from tenants.tenant_line import TenantLine
 
@@ -79,14 +80,22 @@ class ClassQueue:
         line.remove(entry.entry_id)
         self._changed(entry.share.tenant_id, line)
 
-    def peek(self) -> Queued | None:
+    def peek(self, fits: Fits = anyone) -> Queued | None:
+        """The first that fits. Who does not is passed over and keeps what it is due."""
         if not self._in_credit:
             return None
         _, tenant_id = self._in_credit.least()
-        return self._lines[tenant_id].head
+        head = self._lines[tenant_id].head
+        return head if fits(head) else self._next_that_fits(fits)
 
-    def pop(self) -> Queued | None:
-        entry = self.peek()
+    def _next_that_fits(self, fits: Fits) -> Queued | None:
+        """O(tenants log tenants): all may have to be asked."""
+        turns = chain(self._in_credit.names(), self._overdrawn.names())
+        heads = (self._lines[tenant_id].head for tenant_id in turns)
+        return next(filter(fits, heads), None)
+
+    def pop(self, fits: Fits = anyone) -> Queued | None:
+        entry = self.peek(fits)
         if entry is not None:
             self._lines[entry.share.tenant_id].charge(entry.input_service, entry.share.weight)
             self.remove(entry)

@@ -9,13 +9,12 @@ answers takes more than its share, and its tenant waits for that afterwards.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 
 from tenants.batch_floor import BatchFloor
 from tenants.class_queue import ClassQueue
-from tenants.queued import Queued, Share, Work
+from tenants.queued import Fits, Queued, Share, Work, anyone
 from tenants.shed_order import ShedOrder
 
 __all__ = ["QUANTUM", "FairQueue", "Queued", "Share"]
@@ -25,7 +24,7 @@ QUANTUM = 512
 
 
 class FairQueue:
-    """Owns the entries that wait. While there are any, `peek` and `pop` give one.
+    """Owns the entries that wait. While there are any, `peek` and `pop` give one that fits, if any head does.
 
     A change is O(log tenants), amortised, however many entries wait.
     """
@@ -72,16 +71,17 @@ class FairQueue:
             self._forget(entry)
         return entry
 
-    def peek(self) -> Queued | None:
+    def peek(self, fits: Fits = anyone) -> Queued | None:
         """What `pop` would give."""
-        return self._next_queue().peek()
+        first, second = self._queues_in_turn()
+        return first.peek(fits) or second.peek(fits)
 
-    def pop(self) -> Queued | None:
-        """Whose turn it is; its input is charged at once. None: nothing waits."""
-        entry = self.peek()
+    def pop(self, fits: Fits = anyone) -> Queued | None:
+        """Whose turn it is, of the tenants' heads that fit; its input is charged at once. None: no one's."""
+        entry = self.peek(fits)
         if entry is not None:
             self._count(entry.share, entry.input_service)
-            self._queue_of(entry.share).pop()
+            self._queue_of(entry.share).pop(fits)
             self._forget(entry)
         return entry
 
@@ -95,19 +95,12 @@ class FairQueue:
         self._count(share, tokens)
         self._queue_of(share).charge(share, tokens)
 
-    def tokens_ahead(self, share: Share) -> int:
-        """Tokens of service, of what waits now, that go before a new entry: an estimate, O(tenants).
-
-        As if nobody else came, nothing were left to make of what runs, and no prefix preferred.
-        """
-        return math.ceil(self.work_ahead(share).tokens)
-
-    def requests_ahead(self, share: Share) -> int:
-        """As `tokens_ahead`, in requests."""
-        return math.ceil(self.work_ahead(share).requests)
-
     def work_ahead(self, share: Share, *, without_lower: bool = False) -> Work:
-        """Both of them; `without_lower`: as if all that stands lower were gone."""
+        """Of what waits now, what goes before a new entry: an estimate, O(tenants).
+
+        As if nobody else came, nothing were left to make of what runs, and no prefix preferred;
+        `without_lower`: as if all that stands lower were gone.
+        """
         least_weight = share.weight if without_lower else 0
         ahead = self._queue_of(share).work_ahead(share, least_weight)
         if share.service_class == "batch":
@@ -127,9 +120,9 @@ class FairQueue:
     def _queue_of(self, share: Share) -> ClassQueue:
         return self._interactive if share.service_class == "interactive" else self._batch
 
-    def _next_queue(self) -> ClassQueue:
-        is_batch_next = self._batch.is_waiting and (self._floor.is_due or not self._interactive.is_waiting)
-        return self._batch if is_batch_next else self._interactive
+    def _queues_in_turn(self) -> tuple[ClassQueue, ClassQueue]:
+        is_batch_first = self._batch.is_waiting and (self._floor.is_due or not self._interactive.is_waiting)
+        return (self._batch, self._interactive) if is_batch_first else (self._interactive, self._batch)
 
     def _count(self, share: Share, tokens: float) -> None:
         is_contended = self._interactive.is_waiting and self._batch.is_waiting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tenants.service_tokens import service_tokens
@@ -33,6 +34,14 @@ class Queued(NamedTuple):
     def input_service(self) -> float:
         """Tokens of service, charged when it leaves the queue."""
         return service_tokens(self.uncached_tokens, self.cached_tokens)
+
+
+Fits = Callable[[Queued], bool]
+"""Whether there is a place for an entry now."""
+
+
+def anyone(entry: Queued) -> bool:
+    return True
 
 
 class Work(NamedTuple):

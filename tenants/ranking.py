@@ -42,6 +42,10 @@ class Ranking:
                 return key, name
             heappop(self._heap)
 
+    def names(self) -> list[str]:
+        """All of them, in order. O(n log n)."""
+        return sorted(self._keys, key=lambda name: (self._keys[name], name))
+
     def take_below(self, limit: float) -> list[str]:
         """Takes off the names whose keys begin with less than the limit, the least first."""
         taken = []

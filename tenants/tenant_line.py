@@ -62,8 +62,9 @@ class TenantLine:
 
         `counter` is not below the virtual counter.
         """
-        if not self.tokens:
-            return Work(0.0, len(self))
-        mean = self.tokens / len(self)
-        num = min(len(self), (counter - self.counter) * self.weight // mean + 1)
-        return Work(num * mean, num)
+        num, lag = len(self._places), (counter - self.counter) * self.weight
+        if lag >= self.tokens:
+            return Work(self.tokens, num)
+        mean = self.tokens / num
+        num_gone = lag // mean + 1
+        return Work(num_gone * mean, num_gone)

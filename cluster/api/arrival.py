@@ -10,8 +10,9 @@ from fastapi import Depends, Request
 from cluster.api.auth import refusals, require
 from cluster.api.errors import ApiError, deadline_exceeded
 from cluster.api.services import Services
-from cluster.api.validation import check_content_type, request_timeout_s
+from cluster.api.validation import check_content_type, is_return, request_timeout_s, service_class
 from tenants.store import Account
+from tenants.terms import ServiceClass
 
 _inference = require("inference")
 
@@ -25,6 +26,9 @@ class Arrival:
     request_id: str
     arrived: float
     deadline: float
+    service_class: ServiceClass = "interactive"
+    is_return: bool = False
+    """The client says that it asks again."""
 
     @property
     def remaining_s(self) -> float:
@@ -66,4 +70,12 @@ async def arrive(http: Request, account: Account = Depends(_inference)) -> Arriv
     arrived = services.clock()
     check_content_type(http.headers.get("content-type"), http.headers.get("content-encoding"))
     timeout_s = request_timeout_s(http.headers.get("x-request-timeout"))
-    return Arrival(services, account, http.state.request_id, arrived, arrived + timeout_s)
+    return Arrival(
+        services,
+        account,
+        http.state.request_id,
+        arrived,
+        deadline=arrived + timeout_s,
+        service_class=service_class(http.headers.get("x-headrace-class"), account.terms.service_class),
+        is_return=is_return(http.headers.get("x-stainless-retry-count")),
+    )

@@ -71,6 +71,16 @@ def no_capacity(message: str, *, retry_after_s: float = 1.0) -> ApiError:
     return ApiError(503, "no_capacity", message, retry_after_s=retry_after_s)
 
 
+def turned_away(status: int, code: str, retry_after_s: float | None) -> ApiError:
+    """For who cannot wait here: 429 if its tenant has enough that wait, else 503."""
+    message = {
+        "queue_full": "Enough of this tenant's requests wait already.",
+        "overloaded": "It would not be answered in time: too many requests wait.",
+        "deadline_exceeded": "Its turn did not come within its time limit.",
+    }[code]
+    return ApiError(status, code, message, retry_after_s=retry_after_s)
+
+
 def deadline_exceeded() -> ApiError:
     return ApiError(503, "deadline_exceeded", "The answer was not complete within its time limit.")
 

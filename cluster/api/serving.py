@@ -90,7 +90,10 @@ def _generation_request(
         ),
         n=fields.n,
         stop=fields.stop,
+        arrived=arrival.arrived,
         deadline=arrival.deadline,
+        service_class=arrival.service_class,
+        is_return=arrival.is_return,
     )
 
 

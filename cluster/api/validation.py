@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -12,6 +12,7 @@ from cluster.api.errors import ApiError, bad_request
 from cluster.api.openai_fields import own_fields, own_message_fields
 from cluster.api.strict_json import parse_object
 from cluster.api.types import ChatCompletionRequest, CompletionRequest, Message
+from tenants.terms import ServiceClass
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -56,6 +57,22 @@ def request_timeout_s(header: str | None) -> float:
         message = f"The header 'x-request-timeout' must be seconds {bounds}, as in 2.5."
         raise bad_request(message, param="x-request-timeout")
     return seconds
+
+
+def service_class(header: str | None, own: ServiceClass) -> ServiceClass:
+    """The class that is asked for, `own` being the tenant's: no one steps above it. Raises `ApiError` 400."""
+    if header is None or header == own:
+        return own
+    if header == "batch":
+        return "batch"
+    known = header in get_args(ServiceClass)
+    bounds = "'batch': this tenant's requests are" if known else "'interactive' or 'batch'"
+    raise bad_request(f"The header 'x-headrace-class' must be {bounds}.", param="x-headrace-class")
+
+
+def is_return(header: str | None) -> bool:
+    """Whether the client says that it asks again, as OpenAI's SDKs do."""
+    return header is not None and header.isascii() and header.isdigit() and header.strip("0") != ""
 
 
 def first_problem(error_list: list[Any], skip: int = 0) -> ApiError:

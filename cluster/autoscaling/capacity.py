@@ -3,6 +3,7 @@
 Pure. Algorithm: a decayed maximum. It rises at once to whatever a replica does, smoothed over `SMOOTH_S`; it
 falls, by half in `HALF_LIFE_S`, only while a replica has had requests waiting for `SATURATED_AFTER` samples
 in a row and does less. The idle time of replicas says nothing of what they could do, so it changes nothing.
+The stated value that this begins with goes as soon as one replica was full for `LEARNED_AFTER` samples.
 Failure mode: a value that is too low stays while no replica has to do more: at most too many replicas, until
 a load that they have to share.
 """
@@ -19,6 +20,8 @@ LEAST_TOKENS_PER_S = 1.0
 SMOOTH_S = 5.0
 HALF_LIFE_S = 30.0
 SATURATED_AFTER = 5
+LEARNED_AFTER = 15
+"""Smoothed values have come within a twentieth of what is done by then."""
 
 
 class ReplicaRate(NamedTuple):
@@ -43,6 +46,7 @@ class CapacityEstimate:
     def __init__(self, tokens_per_s: float = COLD_TOKENS_PER_S) -> None:
         self.tokens_per_s = tokens_per_s
         """Of one replica; above 0."""
+        self._is_stated = True
         self._watched: dict[str, _Watched] = {}
         self._observed_at: float | None = None
 
@@ -63,6 +67,8 @@ class CapacityEstimate:
         best = max((one.tokens_per_s for one in self._watched.values()), default=0.0)
         saturated = [one.tokens_per_s for one in self._watched.values() if one.num_waited >= SATURATED_AFTER]
         if saturated:
-            decayed = self.tokens_per_s * 0.5 ** (passed_s / HALF_LIFE_S)
-            self.tokens_per_s = max(decayed, *saturated)
+            kept = self.tokens_per_s * 0.5 ** (passed_s / HALF_LIFE_S)
+            if self._is_stated and max(one.num_waited for one in self._watched.values()) >= LEARNED_AFTER:
+                self._is_stated, kept = False, 0.0
+            self.tokens_per_s = max(kept, *saturated)
         self.tokens_per_s = max(self.tokens_per_s, best, LEAST_TOKENS_PER_S)

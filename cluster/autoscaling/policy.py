@@ -27,8 +27,9 @@ from cluster.autoscaling.forecast import LoadForecast
 DRAIN_S = 60.0
 """What waits is to be served within this time."""
 DOUBT = 2.0
-NUM_CERTAIN = 6
-"""So many looks in a row are no accident."""
+NUM_SHED = 6
+NUM_FULL = 15
+"""So many looks in a row are no accident: queues come and go by themselves, refusals do not."""
 DOWN_SLACK = 1.1
 """So much more than the peak has to fit into what is left."""
 ROUNDING = 1e-9
@@ -135,9 +136,9 @@ class Autoscaler:
         is_shedding = demand.shed_tokens_per_s > 0
         self._num_shed = self._num_shed + 1 if is_shedding else 0
         self._num_full = self._num_full + 1 if is_shedding or demand.is_everyone_full else 0
-        if self._num_shed >= NUM_CERTAIN:
+        if self._num_shed >= NUM_SHED:
             return max(expected, self._forecast.recent)
-        if self._num_full >= NUM_CERTAIN:
+        if self._num_full >= NUM_FULL:
             return expected
         return max(0.0, expected - DOUBT * self._forecast.standard_error)
 

@@ -9,8 +9,9 @@ from cluster.waiting.arrival import Arrival
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.shedding import Fullness
-from cluster.waiting.wait_estimate import Wait, WaitEstimator
+from cluster.waiting.wait_estimate import NOTHING, Wait, WaitEstimator
 from tenants.fair_queue import FairQueue, Share
+from tenants.queued import Work
 
 MOST_OF_OWN = 0.5
 """A prompt's own prefill counts as this part of its time at most: else a long one, or a rate that was
@@ -19,27 +20,27 @@ measured too low, would keep a request from replicas that have nothing to do."""
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
+    line: FairQueue
     estimator: WaitEstimator
     fleet: Fleet
     config: WaitingConfig
     now: float
 
-    def wait_in(self, line: FairQueue, share: Share, *, without_lower: bool = False) -> Wait:
-        """Of a new request of that share; `without_lower`: if all that stand lower were gone."""
-        ahead = line.work_ahead(share, without_lower=without_lower)
-        return self.estimator.wait(ahead, line.work_of(share), share, self.fleet, self.now)
+    def wait(self, share: Share, *, without_lower: bool = False, besides: Work = NOTHING) -> Wait:
+        """Of a new request of that share; see `WaitEstimator.wait`."""
+        return self.estimator.wait(
+            self.line, share, self.fleet, self.now, without_lower=without_lower, besides=besides
+        )
 
-    def fullness(
-        self, line: FairQueue, arrival: Arrival, *, num_all: int, without_lower: bool = False
-    ) -> Fullness:
-        """`num_all`: who waits besides."""
-        num_own = line.num_of(arrival.share.tenant_id)
+    def fullness(self, arrival: Arrival, *, without_lower: bool = False, besides: Work = NOTHING) -> Fullness:
+        """Of the line, with the arrival in it, and `besides` more of its tenant."""
+        wait = self.wait(arrival.share, without_lower=without_lower, besides=besides)
+        num_more = 1 + besides.requests
+        num_own = self.line.num_of(arrival.share.tenant_id) + num_more
         return Fullness(
-            of_time=self._part_of_time(
-                arrival, self.wait_in(line, arrival.share, without_lower=without_lower)
-            ),
-            of_tenant=(num_own + 1) / (arrival.max_queue_len or math.inf),
-            of_all=(num_all + 1) / self.config.max_waiting_at(self.fleet.num_replicas),
+            of_time=self._part_of_time(arrival, wait),
+            of_tenant=num_own / (arrival.max_queue_len or math.inf),
+            of_all=(len(self.line) + num_more) / self.config.max_waiting_at(self.fleet.num_replicas),
         )
 
     def _part_of_time(self, arrival: Arrival, wait: Wait) -> float:

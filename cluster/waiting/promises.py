@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.expiry_heap import ExpiryHeap
-from tenants.fair_queue import FairQueue, Queued, Share
+from tenants.queued import Queued, Share, Work
 
 EARLY_S = 0.5
 """A client that comes so much before its time is on time."""
@@ -30,62 +30,83 @@ class Promise(NamedTuple):
         return now >= self.due_s - EARLY_S
 
 
-class Promises:
-    """Owns the promises that are open: neither kept, nor replaced, nor past their time.
-
-    `line` is the gateway's queue as it would be if all of them were kept now: `GatewayQueue` tells it who
-    comes and goes, and nobody's turn comes in it.
-    """
+class _Outside:
+    """What of one share stands in the line outside."""
 
     def __init__(self) -> None:
-        self.line = FairQueue()
+        self.tokens = 0.0
+        self.num_requests = 0
+        self.last_place_s = -math.inf
+
+    def add(self, entry: Queued, place_s: float) -> None:
+        self.tokens += entry.input_service
+        self.num_requests += 1
+        self.last_place_s = place_s
+
+    def remove(self, entry: Queued) -> None:
+        self.tokens -= entry.input_service
+        self.num_requests -= 1
+
+
+class Promises:
+    """Owns the promises that are open: neither kept, nor replaced, nor past their time."""
+
+    def __init__(self) -> None:
         self._numbers = count()
         self._open: dict[str, Promise] = {}
         self._of_client: dict[Client, dict[str, Promise]] = {}
-        self._last_place_s: dict[Share, float] = {}
+        self._outside: dict[Share, _Outside] = {}
         self._lapsing = ExpiryHeap()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def make(self, arrival: Arrival, *, place_s: float, due_s: float) -> None:
-        """`place_s`: when there is room for it; `due_s`: when it was told to come. Not if there are too many already."""
+        """`place_s`: when there is room; `due_s`: when it was told to come. Not above `MAX_PROMISES`."""
         if len(self._open) >= MAX_PROMISES:
             return
-        promise_id = f"promise {next(self._numbers)}"
+        promise_id = str(next(self._numbers))
         promise = Promise(arrival.queued._replace(entry_id=promise_id), _client(arrival), due_s)
         self._open[promise_id] = promise
         self._of_client.setdefault(promise.client, {})[promise_id] = promise
+        self._outside.setdefault(arrival.share, _Outside()).add(promise.entry, place_s)
         self._lapsing.add(promise_id, due_s + GRACE_S)
-        self.line.push(promise.entry)
-        self._last_place_s[arrival.share] = place_s
-
-    def last_place_s(self, share: Share) -> float:
-        """Of the promises made to it; minus infinity if there is none to wait for."""
-        return self._last_place_s.get(share, -math.inf)
 
     def of(self, arrival: Arrival) -> Promise | None:
         """The oldest that was made to this client."""
         promises = self._of_client.get(_client(arrival))
         return next(iter(promises.values())) if promises else None
 
+    def work_of(self, share: Share) -> Work:
+        """What of it is still to come."""
+        outside = self._outside.get(share)
+        return Work() if outside is None else Work(outside.tokens, outside.num_requests)
+
+    def last_place_s(self, share: Share) -> float:
+        """The latest that it was given; minus infinity: none of it is still to come."""
+        outside = self._outside.get(share)
+        return -math.inf if outside is None else outside.last_place_s
+
     def close(self, promise: Promise) -> None:
         """It is kept, or another one is made in its place."""
-        promise_id = promise.entry.entry_id
+        promise_id, share = promise.entry.entry_id, promise.entry.share
         del self._open[promise_id]
         self._lapsing.discard(promise_id)
-        self.line.remove(promise_id)
-        of_client = self._of_client[promise.client]
-        del of_client[promise_id]
-        if not of_client:
-            del self._of_client[promise.client]
+        _remove(self._of_client, promise.client, promise_id)
+        self._outside[share].remove(promise.entry)
+        if not self._outside[share].num_requests:
+            del self._outside[share]
 
     def forget_lapsed(self, now: float) -> None:
-        if any(at <= now for at in self._last_place_s.values()):
-            self._last_place_s = {share: at for share, at in self._last_place_s.items() if at > now}
         for promise_id in self._lapsing.take_due(now):
             self.close(self._open[promise_id])
 
 
 def _client(arrival: Arrival) -> Client:
     return arrival.share.tenant_id, arrival.claim
+
+
+def _remove(of_client: dict[Client, dict[str, Promise]], client: Client, promise_id: str) -> None:
+    del of_client[client][promise_id]
+    if not of_client[client]:
+        del of_client[client]

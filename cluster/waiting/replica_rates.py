@@ -2,16 +2,16 @@
 
     time = max(tokens ÷ prefill rate, requests that lack a seat ÷ seats freed a second)
 
-The slower of the two rules: whoever waits for a seat waits while others' prompts are computed, so their sum would
-count the same seconds twice.
+The slower of the two rules: whoever waits for a seat waits while others' prompts are computed, and their sum
+would count the same seconds twice.
 
-- The prefill rate is learned where a replica is short of tokens: prompt tokens are queued, and it has seats to
-  spare. Where seats are short, what it prefills is only the least that it could.
-- Seats are freed at `num_seats` ÷ the mean time that a request holds one (Little's law). Counting how many were
-  freed of late would say "none ever" at the start of each burst, until the first answers end.
+- The prefill rate is learned where a replica is short of tokens: prompt tokens are queued, and it has seats
+  to spare. Where seats are short, what it prefills is only the least that it could.
+- Seats are freed at `num_seats` ÷ the mean time that a request holds one (Little's law). Counting how many
+  were freed of late would say "none ever" at the start of each burst, until the first answers end.
 
-Failure mode: replicas that are short of blocks rather than of seats or tokens look as if tokens were short, so a
-change in the length of prompts is learned late, by one time constant.
+Failure mode: replicas that are short of blocks rather than of seats or tokens look as if tokens were short; a
+change in the length of prompts is learned late then, by one time constant.
 """
 
 from __future__ import annotations
@@ -38,16 +38,14 @@ MAX_GAP_S = 2.0
 
 class _Seen(NamedTuple):
     counters: EngineCounters
-    num_seats: int
     at: float
 
     @property
     def uncached_tokens(self) -> int:
         return self.counters.prefix_queries_tokens_total - self.counters.prefix_hits_tokens_total
 
-    @property
-    def is_short_of_tokens(self) -> bool:
-        return self.counters.queued_tokens > 0 and self.counters.requests_running < self.num_seats
+    def is_short_of_tokens(self, num_seats: float) -> bool:
+        return self.counters.queued_tokens > 0 and self.counters.requests_running < num_seats
 
 
 class ReplicaRates:
@@ -55,7 +53,8 @@ class ReplicaRates:
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
-        self._seats_per_replica = COLD_SEATS
+        self._num_seats: float = COLD_SEATS
+        """Of one replica."""
         self._short_of_tokens = DecayedMean(COLD_PREFILL_TOKENS_PER_S, 1.0)
         self._at_least = DecayedMean(0.0, 1.0)
         self._seat_s = DecayedMean(COLD_SEAT_S, 1.0)
@@ -63,11 +62,15 @@ class ReplicaRates:
 
     # --- what is learned --------------------------------------------------------------------
 
-    def observe(self, replica_id: str, counters: EngineCounters, num_seats: int, now: float) -> None:
+    def see(self, fleet: Fleet) -> None:
+        """The replicas as they are now."""
+        if fleet.num_replicas:
+            self._num_seats = fleet.num_seats / fleet.num_replicas
+
+    def observe(self, replica_id: str, counters: EngineCounters, now: float) -> None:
         """A replica's message: what it did since its last one. One that started anew begins anew."""
         last = self._seen.get(replica_id)
-        seen = self._seen[replica_id] = _Seen(counters, num_seats, now)
-        self._seats_per_replica = num_seats
+        seen = self._seen[replica_id] = _Seen(counters, now)
         if last is None:
             self._forget_silent(now)
         elif seen.uncached_tokens >= last.uncached_tokens and now - last.at <= MAX_GAP_S:
@@ -82,7 +85,7 @@ class ReplicaRates:
         tokens = (seen.uncached_tokens - last.uncached_tokens) / len(self._seen)
         rates = [self._at_least]
         # Either end: a prompt is counted when it is begun, and computed in the steps after that.
-        if last.is_short_of_tokens or seen.is_short_of_tokens:
+        if any(end.is_short_of_tokens(self._num_seats) for end in (last, seen)):
             rates.append(self._short_of_tokens)
         for rate in rates:
             rate.fade(math.exp(-seconds / TIME_CONSTANT_S))
@@ -117,6 +120,6 @@ class ReplicaRates:
 
     def takes_s(self, work: Work, fleet: Fleet) -> float:
         """Of all replicas' time, or of the first one's while none is there."""
-        num_seats = fleet.num_seats or self._seats_per_replica
+        num_seats = fleet.num_seats or self._num_seats
         for_tokens = work.tokens / (self.prefill_tokens_per_s * max(1, fleet.num_replicas))
         return max(for_tokens, work.requests * self.seat_s / num_seats)

@@ -49,16 +49,26 @@ class Rivals:
         self._began_at = min(self._began_at, now)
         self._taken.setdefault(share, _Taken(share)).add(seconds, now)
 
-    def stretch(self, share: Share, now: float) -> float:
-        """How many times as long as by itself a tenant's own line takes: the others take on as they did of late,
-        but no more than their weight against its own."""
-        seconds, weights = 0.0, 0
+    def stretch(self, share: Share, now: float, *, without_lower: bool = False) -> float:
+        """How many times as long as by itself a tenant's own line takes, if the others go on as of late.
+
+        Those of its class take no more than their weight against its own. What batch takes of interactive is
+        left aside: a twentieth at most. `without_lower`: if all that stand lower were gone.
+        """
+        above_s, beside_s, weights = 0.0, 0.0, 0
         for taken in self._taken.values():
-            if taken.share.tenant_id != share.tenant_id and _can_pass(taken.share, share):
-                seconds += taken.seconds_at(now)
-                weights += taken.share.weight
-        part = min(seconds / self._seen_s(now), MOST)
-        return 1 + min(part / (1 - part), weights / share.weight)
+            other = taken.share
+            if other.tenant_id == share.tenant_id or (without_lower and other.standing < share.standing):
+                continue
+            if other.service_class == share.service_class:
+                beside_s += taken.seconds_at(now)
+                weights += other.weight
+            elif other.service_class == "interactive":
+                above_s += taken.seconds_at(now)
+        seen_s = self._seen_s(now)
+        left = 1 - min(above_s / seen_s, MOST)
+        part = min(beside_s / seen_s / left, MOST)
+        return (1 + min(part / (1 - part), weights / share.weight)) / left
 
     def _seen_s(self, now: float) -> float:
         """So much time has faded as the shares in it: less than the constant, right after the start."""
@@ -71,8 +81,3 @@ class Rivals:
             self._taken = {
                 share: taken for share, taken in self._taken.items() if now - taken.at < FORGOTTEN_S
             }
-
-
-def _can_pass(one: Share, other: Share) -> bool:
-    """Batch takes a twentieth at most, which is left aside here."""
-    return one.service_class == "interactive" or other.service_class == "batch"

@@ -1,16 +1,17 @@
 """Who may come in, who is turned away, and when to come back.
 
 Algorithm. The line is *over* for an arrival if its turn would not come in time, or a cap is reached. Then who
-stands lower is shed in its place, the newest first; if nobody does, it is turned away itself.
+stands lower is shed in its place, the newest first, and yields at the door for a while. If nobody does, or it
+would be late all the same, it is turned away itself.
 
 Who is turned away is told when to come back, and stands in a line outside until then (`promises.py`): the
-next one is told a later time. So a client that comes when it was told finds the line half full, and gets in.
-Who comes unannounced stands behind those outside: it gets in if the line would not be over with all of them
-in it, too, or is so short that replicas might run out of work if they fail to come.
+next one is told a later time. So a client that comes when it was told finds the line a third full, and gets
+in. Who comes unannounced stands behind its tenant's own outside: it gets in if the line would not be over
+with them in it, too, or is so short that replicas might run out of work if they fail to come.
 
 Failure mode: above `MAX_RETRY_AFTER_S` the line outside is longer than anybody may be told; the last of them
 come too early, and are turned away again. And what a tenant gets may shrink after it was reckoned with
-(another returns, a replica dies): then the times that were told are too early.
+(another returns, a replica dies, those above need all): then the times that were told are too early.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ TARGET = 1 / 3
 """How full the line is to be when those come back who were turned away; 1 is the most."""
 LOW = 0.25
 """A line that is no fuller takes in whoever comes."""
+YIELD_S = 1.0
+"""For so long nobody comes in who stands lower than one that they kept out."""
 JITTER = 0.1
 """Up to so much of the time is added to it: who was turned away together is not to come back together."""
 
@@ -74,8 +77,8 @@ class Fullness(NamedTuple):
 def until_shorter_s(wait: Wait, time_left_s: float) -> float:
     """Seconds until the line is `TARGET` full for who is turned away now.
 
-    `wait`: behind all in line and outside; `time_left_s`: what the request had for waiting. While a replica is
-    on its way, `wait` reckons with it. Nobody is told its bare arrival: all would come back in the same second.
+    `wait`: behind all in line and outside; `time_left_s`: what the request had for waiting. While a replica
+    is on its way, `wait` reckons with it. Nobody is told its bare arrival: all would come at once.
     """
     return wait.from_now_s - TARGET * min(wait.drain_s, time_left_s)
 

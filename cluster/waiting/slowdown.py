@@ -36,8 +36,8 @@ class _Waits:
 class Slowdown:
     """Owns, for each class and weight, actual waits ÷ what their lines were reckoned to take.
 
-    Replicas serve more than this gateway's line: requests that come later and go first, because their tenants have
-    had less, and those of other gateways. Neither is in any line here, but all that wait feel it.
+    Replicas do more than this gateway knows of, other gateways' requests above all. These stand in no line
+    here, but all that wait feel them.
     Failure mode: it is learned from waits that have ended, so a change is felt one wait later.
     """
 

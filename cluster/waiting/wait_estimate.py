@@ -1,8 +1,8 @@
 """How long a request will wait at this gateway until it may leave for a replica.
 
-What stands before it takes the time that replicas need for it (`replica_rates.py`). Who comes later and goes first
-takes time, too: other tenants' requests (`rivals.py`), and whatever is in no book here, such as other gateways',
-which is learned from waits that have ended (`slowdown.py`).
+What stands before it takes the time that replicas need for it (`replica_rates.py`). Who comes later and goes
+first takes time, too: other tenants' requests (`rivals.py`), and whatever is in no book here, such as other
+gateways', which is learned from waits that have ended (`slowdown.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from cluster.waiting.fleet import Fleet
 from cluster.waiting.replica_rates import ReplicaRates
 from cluster.waiting.rivals import Rivals
 from cluster.waiting.slowdown import Slowdown
+from tenants.fair_queue import FairQueue
 from tenants.queued import Queued, Share, Work
 
+NOTHING = Work()
 ERROR_FADES = 1 / 16
 """So much less does the mean error weigh its past at each wait that ends."""
 
@@ -47,7 +49,7 @@ class WaitEstimator:
 
     def took(self, entry: Queued, fleet: Fleet, now: float) -> None:
         """A request left for a replica."""
-        self._rivals.took(entry.share, self.rates.takes_s(_work_of(entry), fleet), now)
+        self._rivals.took(entry.share, self.rates.takes_s(Work(entry.input_service, 1), fleet), now)
 
     def told(self, share: Share, predicted: Wait, actual_s: float, now: float) -> None:
         """A wait that was predicted has ended; time in which no replica was there is not part of it."""
@@ -61,21 +63,33 @@ class WaitEstimator:
         """Actual − predicted, on the mean of the last waits; positive: they were longer."""
         return self._error_s.value
 
-    def wait(self, ahead: Work, own: Work, share: Share, fleet: Fleet, now: float) -> Wait:
-        """Of a request of `share` that `ahead` goes before; `own`: what of it is its tenant's."""
-        stretched_s = self.rates.until_turn_s(own, fleet) * self._rivals.stretch(share, now)
-        line_s = max(self.rates.until_turn_s(ahead, fleet), stretched_s)
+    def wait(
+        self,
+        line: FairQueue,
+        share: Share,
+        fleet: Fleet,
+        now: float,
+        *,
+        without_lower: bool = False,
+        besides: Work = NOTHING,
+    ) -> Wait:
+        """Of a new request of `share` in `line`.
+
+        `without_lower`: if all that stand lower were gone; `besides`: what else of its tenant goes before it.
+        """
+        ahead = line.work_ahead(share, without_lower=without_lower).plus(besides)
+        ahead_s = self.rates.until_turn_s(ahead, fleet)
+        own_s = self.rates.until_turn_s(line.work_of(share).plus(besides), fleet)
+        line_s = max(ahead_s, own_s * self._rivals.stretch(share, now, without_lower=without_lower))
         drain_s = line_s * self._slowdown.factor(share, now)
         return Wait(line_s, drain_s, _from_now_s(drain_s, fleet, now))
 
     def apart_s(self, entry: Queued, fleet: Fleet, now: float) -> float:
         """Between two turns of its tenant, if both are like it."""
-        stretched_s = self.rates.takes_s(_work_of(entry), fleet) * self._rivals.stretch(entry.share, now)
+        stretched_s = self.rates.takes_s(Work(entry.input_service, 1), fleet) * self._rivals.stretch(
+            entry.share, now
+        )
         return stretched_s * self._slowdown.factor(entry.share, now)
-
-
-def _work_of(entry: Queued) -> Work:
-    return Work(entry.input_service, 1)
 
 
 def _from_now_s(drain_s: float, fleet: Fleet, now: float) -> float:

@@ -75,7 +75,7 @@ class VirtualEngine:
     def step(self) -> tuple[StepPlan, list[RequestOutput]]:
         plan = self._scheduler.schedule(self.now)
         self.now += self._step_time.of(plan)
-        return plan, self._scheduler.update(plan, _result(plan), self.now)
+        return plan, self._scheduler.update(plan, sampled(plan), self.now)
 
     def run(self, load: Iterable[Lengths], admission: Admission = everyone) -> Iterator[StepSeen]:
         """Runs `load` to its end; each step as it was. Requests bear their number as id."""
@@ -100,7 +100,8 @@ def _request(request_id: str, lengths: Lengths) -> Request:
     )
 
 
-def _result(plan: StepPlan) -> StepResult:
+def sampled(plan: StepPlan) -> StepResult:
+    """A token wherever one is due; which one makes no difference."""
     siblings = {row: (SampledToken(0),) * (r.n - 1) for row, r in enumerate(plan.scheduled) if r.n > 1}
     token_ids = tuple(None if r.output_index is None else 0 for r in plan.scheduled)
     return StepResult(plan.step, token_ids, siblings=siblings)

@@ -12,7 +12,6 @@ from engine.request import Flow, Request
 from engine.step import StepPlan
 from tests.builders import answer, make_request, make_scheduler
 
-
 BLOCK_SIZE = 16
 
 
@@ -39,10 +38,14 @@ class Asked:
         return self.first_token - self.arrived
 
     @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
     def to_serve(self) -> int:
         """Tokens of service that it can still be charged."""
-        num_input = len(self.request.prompt_token_ids) - self.num_computed_tokens
-        return num_input + self.request.sampling.max_tokens - self.num_output_tokens
+        to_make = self.request.sampling.max_tokens - self.num_output_tokens
+        return self.num_prompt_tokens - self.num_computed_tokens + to_make
 
 
 class FairEngine:
@@ -57,7 +60,7 @@ class FairEngine:
         """Tokens of service by flow, recomputed ones left out."""
         self.by_class: Counter[int] = Counter()
         self.most_to_serve: defaultdict[str, int] = defaultdict(int)
-        """By flow, what its running requests could still be charged after a step was made up, at the worst."""
+        """By flow, what all its requests that had begun could still be charged, at the worst."""
         self._ids = count()
 
     def add(
@@ -107,16 +110,18 @@ class FairEngine:
     def _measure(self, plan: StepPlan) -> None:
         for request_id in plan.preempted:
             self.asked[request_id].num_preemptions += 1
+        begun = {row.request_id for row in plan.scheduled}
         to_serve: Counter[str] = Counter()
-        for row in plan.scheduled:
-            one = self.asked[row.request_id]
-            to_serve[one.flow_id] += one.to_serve
-            end = row.num_computed_tokens + row.num_scheduled_tokens
-            end = min(end, len(one.request.prompt_token_ids))
-            self._serve(one, max(0, end - one.num_computed_tokens))
-            one.num_computed_tokens = max(one.num_computed_tokens, end)
+        for request_id, one in self.asked.items():
+            if one.num_computed_tokens or request_id in begun:
+                to_serve[one.flow_id] += one.to_serve
         for flow_id, tokens in to_serve.items():
             self.most_to_serve[flow_id] = max(self.most_to_serve[flow_id], tokens)
+        for row in plan.scheduled:
+            one = self.asked[row.request_id]
+            end = min(row.num_computed_tokens + row.num_scheduled_tokens, one.num_prompt_tokens)
+            self._serve(one, max(0, end - one.num_computed_tokens))
+            one.num_computed_tokens = max(one.num_computed_tokens, end)
 
     def _serve(self, one: Asked, tokens: int) -> None:
         self.served[one.flow_id] += tokens

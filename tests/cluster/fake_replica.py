@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from cluster.admission import Admitted, Lookup
 from cluster.api.errors import ApiError
@@ -25,13 +25,14 @@ def hello(replica_id: str, hash_root: bytes = b"root") -> Hello:
     return Hello(replica_id, ord(replica_id[0]), "tiny", "r1", hash_root, 16, 512, 4, 100, 64)
 
 
-def request(request_id: str = "r", n: int = 1) -> Request:
+def request(request_id: str = "r", n: int = 1, num_uncached_tokens: int = 3) -> Request:
     return Request(
         request_id=request_id,
         prompt_token_ids=(1, 2, 3),
         sampling=SamplingParams(max_tokens=8),
         hash_root=b"root",
         n=n,
+        num_uncached_tokens=num_uncached_tokens,
     )
 
 
@@ -51,6 +52,8 @@ class FakeReplica:
         self.aborted: list[Abort] = []
         self.reports: list[Report] = []
         self.reply: SubmitReply | LinkDown | asyncio.Event = SubmitReply(accepted=True)
+        self.is_open = True
+        """It says at once that there is credit without end."""
         self.is_unreachable = False
         """Calls to it fail; its stream goes on."""
         self.attached_again = asyncio.Event()
@@ -81,6 +84,8 @@ class FakeReplica:
         if self._attached == 2:
             self.attached_again.set()
         yield hello(self.replica_id, self.hash_root)
+        if self.is_open:
+            yield StepMessage((), IDLE)
         while True:
             message = await self._stream.get()
             if isinstance(message, Exception):
@@ -112,6 +117,7 @@ class LinkRig:
         self.left: list[tuple[int, Abort]] = []
         """Aborts that were left for an incarnation that could not be called."""
         self.num_credit_calls = 0
+        self.on_credit: Callable[[], None] = lambda: None
         self.served: list[Mapping[str, float]] = []
         self.links = Links(
             self.replica,
@@ -131,6 +137,7 @@ class LinkRig:
 
     def _hear_of_credit(self) -> None:
         self.num_credit_calls += 1
+        self.on_credit()
 
     def _discard(self, tokens: int) -> None:
         self.discarded += tokens

@@ -8,13 +8,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from random import Random
 from typing import Any
 
 import msgspec
 
 from cluster.cluster_generator import ClusterGenerator
-from cluster.dispatcher import Dispatcher
 from cluster.engine_host import EngineHost
 from cluster.link import (
     Abort,
@@ -30,7 +28,6 @@ from cluster.link import (
     encode,
 )
 from cluster.links import Links
-from cluster.policies import routing_policy
 from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
 from cluster.running import Running
 from cluster.telemetry import Telemetry
@@ -44,6 +41,7 @@ from engine.tape import TapeExecutor, TapeSpec
 from engine.tokenizer import ByteTokenizer
 from tests.builders import BLOCK_SIZE, EOS, make_config
 from tests.builders_tenants import SECRET
+from tests.cluster.dispatching import Dispatching
 from tests.cluster.fake_replica import OpenDoor
 from tests.cluster.fakes import FakeGateway, InlineExecutor
 
@@ -167,11 +165,17 @@ class InProcess(FakeGateway):
         self.core = EngineCore(scheduler, self.executor, time.monotonic)
         self.host = EngineHost(self.core, hello, time.monotonic)
         self.link = HostLink(self.host)
-        self.links = Links(lambda replica_id: self.link, lambda: 0.0)  # never suspect, however busy
+        self.links = Links(
+            lambda replica_id: self.link,
+            lambda: 0.0,  # never suspect, however busy
+            on_credit=lambda: self.dispatching.room.let_go(),
+        )
+        self.dispatching = Dispatching(self.links)
         tokenizer = tokenizer or ByteTokenizer()
         generator = ClusterGenerator(
             self.links,
-            Dispatcher(self.links, routing_policy("token-load"), Random(0), lambda: 0.0),
+            self.dispatching.dispatcher,
+            self.dispatching.room,
             OpenDoor(),
             tokenizer.token_bytes,
             SECRET,

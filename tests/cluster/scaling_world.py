@@ -82,6 +82,10 @@ class ScalingWorld:
         ways = [order.target > order.before for order in self.orders]
         return sum(a != b for a, b in pairwise(ways))
 
+    def slow_down(self, tokens_per_s: float) -> None:
+        """Every replica does so much from now on."""
+        self._tokens_per_s = tokens_per_s
+
     def run(self, seconds: int, offered: Callable[[int], float]) -> list[Order]:
         """`offered(t)` tokens come in second t. The orders that are given meanwhile."""
         begun = len(self.orders)

@@ -41,6 +41,7 @@ ROUTES = {
     ("POST", "/admin/v1/limits/{tenant_id}/reset"),
     ("GET", "/admin/v1/usage"),
     ("GET", "/admin/v1/audit"),
+    ("GET", "/admin/v1/status"),
     ("POST", "/admin/v1/rollouts"),
     ("GET", "/admin/v1/rollouts"),
     ("GET", "/admin/v1/rollouts/{rollout_id}"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from random import Random
 from typing import Any
 
 import pytest
@@ -14,19 +13,18 @@ from cluster.api.errors import ApiError
 from cluster.autoscaling.demand import DemandMeter
 from cluster.cluster_generation import ClusterGeneration
 from cluster.cluster_generator import ClusterGenerator
-from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest, TextDelta, ToldToken, Usage
 from cluster.link import OCCUPIED, Abort, LinkDown, NotReached, SubmitReply
-from cluster.policies import routing_policy
 from cluster.running import Running
 from engine.block_hash import hash_blocks, tenant_root
 from engine.counters import EngineCounters
 from engine.prefix_stats import PrefixStats
-from engine.request import RequestOutput, SamplingParams, Timing, TokenLogprobs
+from engine.request import Flow, RequestOutput, SamplingParams, Timing, TokenLogprobs
 from tenants.store import Account
 from tenants.tenant import Tenant, cache_salt
-from tenants.terms import Prices, Terms
+from tenants.terms import Prices, ServiceClass, Terms
 from tests.builders_tenants import SECRET, a_key, a_tenant, switched_off
+from tests.cluster.dispatching import Dispatching
 from tests.cluster.fake_replica import FakeReplica, LinkRig, OpenDoor, row, settle
 from tests.cluster.fakes import InlineExecutor
 
@@ -83,15 +81,14 @@ class Rig(LinkRig):
         self.running = Running()
         self.demand = DemandMeter()
         self.observer = Seen(self._discard)
+        self.dispatching = Dispatching(
+            self.links, lambda: self.now, on_poisonous=self.observer.count_poisonous
+        )
+        self.on_credit = self.dispatching.room.let_go
         self.generator = ClusterGenerator(
             self.links,
-            Dispatcher(
-                self.links,
-                routing_policy("token-load"),
-                Random(0),
-                lambda: self.now,
-                self.observer.count_poisonous,
-            ),
+            self.dispatching.dispatcher,
+            self.dispatching.room,
             self.admission,
             lambda token_id: chr(token_id).encode(),
             SECRET,
@@ -558,6 +555,18 @@ class TestBlockHashes:
             tenant_root(b"root", salt),
             tenant_root(b"another revision", salt),
         }
+
+
+class TestARequest:
+    @pytest.mark.parametrize(("service_class", "priority"), [("interactive", 0), ("batch", 1)])
+    async def test_says_whose_it_is_at_which_weight_and_of_which_class(
+        self, rig: Rig, service_class: ServiceClass, priority: int
+    ) -> None:
+        await rig.open("a")
+        account = account_of("acme")._replace(terms=Terms(weight=4))
+        await rig.start(account=account, service_class=service_class)
+        (sent,) = rig.replicas["a"].submitted
+        assert (sent.flow, sent.priority) == (Flow("acme", 4), priority)
 
 
 class TestWhatWasTaken:

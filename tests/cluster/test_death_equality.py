@@ -10,16 +10,15 @@ from random import Random
 import pytest
 
 from cluster.cluster_generator import ClusterGenerator
-from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest
 from cluster.links import Links
-from cluster.policies import routing_policy
 from cluster.running import Running
 from engine.core import EngineCore
 from engine.request import Request, TokenLogprobs
 from engine.torch_executor import TorchExecutor
 from tests.builders_model import make_torch_core, tiny_source
 from tests.builders_tenants import SECRET
+from tests.cluster.dispatching import Dispatching
 from tests.cluster.fake_books import an_account
 from tests.cluster.fake_replica import OpenDoor
 from tests.cluster.fakes import InlineExecutor
@@ -123,13 +122,14 @@ async def answered_by_mortals(
         )
         for name in "abc"
     }
-    links = Links(replicas.__getitem__, lambda: 0.0)
+    links = Links(replicas.__getitem__, lambda: 0.0, on_credit=lambda: dispatching.room.let_go())
+    dispatching = Dispatching(links, rng=random, on_poisonous=seen.count_poisonous)
     links.set_replicas(frozenset(replicas))
-    dispatcher = Dispatcher(links, routing_policy("token-load"), random, lambda: 0.0, seen.count_poisonous)
-    reaper.has_suspects = lambda: bool(dispatcher._probation._held)
+    reaper.has_suspects = lambda: bool(dispatching.dispatcher._probation._held)
     generator = ClusterGenerator(
         links,
-        dispatcher,
+        dispatching.dispatcher,
+        dispatching.room,
         OpenDoor(),
         letter_of,
         SECRET,

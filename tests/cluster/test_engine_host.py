@@ -244,15 +244,16 @@ async def test_a_gateway_without_a_stream_is_refused_before_and_after(rig: Rig) 
 class TestCredit:
     """The windows of the hello's replica: 256 tokens a step and 32 seats, at their full size at once."""
 
-    FULL, HALF = Credit(512, 36), Credit(256, 18)
+    FULL, HALF = Credit(513, 37), Credit(257, 19)
 
     @staticmethod
     async def window(stream: Stream, expected: Credit) -> None:
-        """Reads until the replica tells this window; fails by the test's timeout if it never does."""
-        while True:
-            message = await stream.next()
-            if isinstance(message, StepMessage) and message.credit == expected:
-                return
+        """Reads until the replica tells this window."""
+        async with asyncio.timeout(10):
+            while True:
+                message = await stream.next()
+                if isinstance(message, StepMessage) and message.credit == expected:
+                    return
 
     async def test_is_told_after_the_hello_and_with_every_message(self, rig: Rig) -> None:
         stream = await rig.attach("g")
@@ -267,7 +268,7 @@ class TestCredit:
         await self.window(first, self.HALF)
         await self.window(second, self.HALF)
         rig.host.report("h", Report((Backlog("flood", 100_000, 1000),)))
-        await self.window(second, Credit(511, 35))
+        await self.window(second, Credit(513, 37))
 
     async def test_of_a_gateway_that_left_is_the_others(self, rig: Rig) -> None:
         first = await rig.attach("g")
@@ -281,11 +282,10 @@ class TestCredit:
         other = await rig.attach("h")
         rig.host.submit("g", make_request("r", prompt=5, max_tokens=1, flow=Flow("acme")))
         rig.tape.open()
-        while True:
-            message = await other.next()
-            if isinstance(message, StepMessage) and message.served:
-                assert message.served == {"acme": 6.0}
-                return
+        async with asyncio.timeout(10):
+            while not (isinstance(message := await other.next(), StepMessage) and message.served):
+                pass
+        assert message.served == {"acme": 6.0}
 
 
 class TestSuspects:

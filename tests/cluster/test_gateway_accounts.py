@@ -12,7 +12,7 @@ from engine.request import Request, RequestOutput
 from tests.cluster.fake_replica import row
 from tests.cluster.virtual_gateways import a_request
 
-FULL, HALF = Credit(512, 36), Credit(256, 18)
+FULL, HALF = Credit(513, 37), Credit(257, 19)
 LATER = SERVED_TOLD_EVERY_S
 
 

@@ -36,7 +36,7 @@ async def grant(rig: Rig, credit: Credit | None = ONE) -> None:
 
 
 async def submitted(rig: Rig, request_id: str = "r", tokens: int = 3, n: int = 1) -> TokenInbox:
-    inbox = await rig.links.submit("a", request(request_id, n), tokens, asyncio.Event())
+    inbox = await rig.links.submit("a", request(request_id, n, tokens), asyncio.Event())
     assert isinstance(inbox, TokenInbox)
     return inbox
 
@@ -105,7 +105,7 @@ async def test_a_refused_submit_counts_no_more_and_who_waits_is_told(rig: Rig, c
     await grant(rig)
     rig.replicas["a"].reply = SubmitReply(accepted=False, code=code)
     before = rig.num_credit_calls
-    await rig.links.submit("a", request(), 3, asyncio.Event())
+    await rig.links.submit("a", request(), asyncio.Event())
     assert rig.with_credit() == {"a"}
     assert rig.num_credit_calls == before + 1
 

@@ -31,7 +31,7 @@ async def linked(rig: Rig) -> Rig:
 
 
 async def submitted(rig: Rig, request_id: str = "r") -> TokenInbox:
-    inbox = await rig.links.submit("a", request(request_id), 3, asyncio.Event())
+    inbox = await rig.links.submit("a", request(request_id), asyncio.Event())
     assert isinstance(inbox, TokenInbox)
     return inbox
 
@@ -90,7 +90,7 @@ async def test_a_dead_stream_fails_its_requests_and_is_attached_again(linked: Ri
 
 async def test_a_refused_submit_leaves_nothing_behind(linked: Rig) -> None:
     linked.replicas["a"].reply = SubmitReply(accepted=False, code="too_long", message="no")
-    assert await linked.links.submit("a", request(), 3, asyncio.Event()) == linked.replicas["a"].reply
+    assert await linked.links.submit("a", request(), asyncio.Event()) == linked.replicas["a"].reply
     assert linked.links.candidates()[0].in_flight_tokens == 0
     assert linked.replicas["a"].aborted == []
 
@@ -98,7 +98,7 @@ async def test_a_refused_submit_leaves_nothing_behind(linked: Rig) -> None:
 async def test_a_submit_of_unknown_fate_is_followed_by_an_abort(linked: Rig) -> None:
     linked.replicas["a"].reply = LinkDown("timed out")
     with pytest.raises(LinkDown):
-        await linked.links.submit("a", request(), 3, asyncio.Event())
+        await linked.links.submit("a", request(), asyncio.Event())
     await settle()
     assert linked.replicas["a"].aborted == [Abort("r")]
     assert linked.candidates() == set()  # until it speaks again
@@ -125,7 +125,7 @@ async def test_a_submit_that_is_accepted_after_its_link_broke_is_followed_by_an_
 
 async def test_a_cancelled_submit_is_followed_by_an_abort(linked: Rig) -> None:
     linked.replicas["a"].reply = asyncio.Event()
-    task = asyncio.ensure_future(linked.links.submit("a", request(), 3, asyncio.Event()))
+    task = asyncio.ensure_future(linked.links.submit("a", request(), asyncio.Event()))
     await settle()
     task.cancel()
     await settle()
@@ -221,7 +221,7 @@ async def test_readers_are_woken_at_once_and_then_no_more_often_than_told() -> N
     links.set_replicas(frozenset({"a"}))
     await settle()
     wake = asyncio.Event()
-    inbox = await links.submit("a", request(), 3, wake)
+    inbox = await links.submit("a", request(), wake)
     assert isinstance(inbox, TokenInbox)
     replica.say(row("r", 0, 5))
     await settle()
@@ -299,7 +299,7 @@ async def test_a_replica_that_is_listed_again_while_it_leaves_is_linked_again(li
 class TestSiblings:
     @pytest.fixture
     async def inbox(self, linked: Rig) -> TokenInbox:
-        inbox = await linked.links.submit("a", request(n=2), 3, asyncio.Event())
+        inbox = await linked.links.submit("a", request(n=2), asyncio.Event())
         assert isinstance(inbox, TokenInbox)
         return inbox
 

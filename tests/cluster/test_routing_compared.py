@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from random import Random
@@ -15,29 +16,44 @@ from typing import NamedTuple
 
 import pytest
 
-from cluster.policies import POLICIES, routing_policy
+from cluster.policies import POLICIES
 from cluster.routing import Routing
-from engine.block_hash import hash_block, hash_blocks
-from engine.config import BLOCK_SIZE
-from engine.request import Request, SamplingParams
+from engine.block_hash import hash_blocks
+from engine.config import BLOCK_SIZE, EngineConfig
+from engine.policy import FirstComeFirstServed
+from loadtest.fleet.call import Ask, Customer
+from loadtest.fleet.config import FleetConfig
+from loadtest.fleet.fleet import VirtualFleet
+from loadtest.fleet.line import FirstCome
+from loadtest.fleet.run import FleetRun
+from loadtest.fleet.traffic import ClosedLoop
+from loadtest.in_flight import replica_figures
+from loadtest.percentiles import percentile
 from tests.builders import ROOT
-from tests.cluster.virtual_fleet import FleetConfig, Outcome, VirtualFleet
 
 PREFIX_TOKENS = 1008
 SUFFIX_TOKENS = 150
 OUTPUT_TOKENS = 16
 NUM_PROMPTS = 20
 BLOCKS_PER_REQUEST = -(-(PREFIX_TOKENS + SUFFIX_TOKENS + OUTPUT_TOKENS) // BLOCK_SIZE)
-FLEET = FleetConfig(num_blocks=1 + 8 * BLOCKS_PER_REQUEST)
+NUM_BLOCKS = 1 + 8 * BLOCKS_PER_REQUEST
+FLEET = FleetConfig(
+    EngineConfig(num_blocks=NUM_BLOCKS, max_model_len=BLOCK_SIZE * (NUM_BLOCKS - 1)),
+    line=FirstCome,
+    policy=FirstComeFirstServed,
+    has_credit=False,
+    link_delay_s=0.0,
+)
+"""What is compared is who is chosen: all may be chosen at any time."""
 EVEN = (1,) * NUM_PROMPTS
 HOT = (76, *EVEN[1:])
 """80 % of the load on one prompt."""
 
 
 class Workload(NamedTuple):
-    requests: Sequence[Request]
+    asks: Sequence[Ask]
     prompts: Sequence[int]
-    """Which one each request begins with."""
+    """Which one each begins with."""
 
     @property
     def ideal_hit_tokens(self) -> int:
@@ -45,40 +61,58 @@ class Workload(NamedTuple):
         return PREFIX_TOKENS * (len(self.prompts) - len(set(self.prompts)))
 
 
-def request(number: int, token_ids: tuple[int, ...], block_hashes: Sequence[bytes]) -> Request:
-    sampling = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True)
-    return Request(
-        request_id=str(number),
-        prompt_token_ids=token_ids,
-        sampling=sampling,
-        hash_root=ROOT,
-        block_hashes=tuple(block_hashes),
-    )
+class Outcome:
+    """A run, as far as it tells of routing."""
+
+    def __init__(self, run: FleetRun) -> None:
+        by_number = {call.ask_number: call.record for call in run.calls}
+        assert all(record.is_ok for record in by_number.values())
+        records = [by_number[number] for number in sorted(by_number)]
+        self.chosen = [record.replica for record in records]
+        self.cached_tokens = [record.cached_tokens for record in records]
+        self.hit_tokens = sum(self.cached_tokens)
+        self.ttft_p99_s = percentile([record.ttft_s or 0.0 for record in records], 99) or 0.0
+        self.ended_s = run.ended_s
+        while_they_come = [record for record in records if record.finished_at <= records[-1].sent_at]
+        self.max_over_mean: float = replica_figures(while_they_come)["in_flight_max_over_mean"] or 0.0
+
+
+TENANT = Customer(ROOT.decode())
+
+
+def ask(number: int, token_ids: tuple[int, ...], first_hashes: tuple[bytes, ...] = ()) -> Ask:
+    return Ask(number, TENANT, token_ids, OUTPUT_TOKENS, first_hashes)
 
 
 @cache
 def shared_prefixes(weights: tuple[int, ...], num_requests: int) -> Workload:
     rng = Random(1)
     prefixes = [tuple(range(number << 12, (number << 12) + PREFIX_TOKENS)) for number in range(len(weights))]
-    hashes = [hash_blocks(ROOT, prefix, BLOCK_SIZE) for prefix in prefixes]
+    hashes = [hash_blocks(TENANT.root, prefix, BLOCK_SIZE) for prefix in prefixes]
     prompts = rng.choices(range(len(weights)), weights, k=num_requests)
-    requests = []
+    asks = []
     for number, prompt in enumerate(prompts):
         start = (1 << 20) + number * SUFFIX_TOKENS
         suffix = tuple(range(start, start + SUFFIX_TOKENS))
-        parent = hashes[prompt][-1]
-        behind = []
-        for at in range(0, SUFFIX_TOKENS - BLOCK_SIZE + 1, BLOCK_SIZE):
-            parent = hash_block(parent, suffix[at : at + BLOCK_SIZE])
-            behind.append(parent)
-        requests.append(request(number, prefixes[prompt] + suffix, [*hashes[prompt], *behind]))
-    return Workload(requests, prompts)
+        asks.append(ask(number, prefixes[prompt] + suffix, hashes[prompt]))
+    return Workload(asks, prompts)
+
+
+def serve(policy: Routing, asks: Sequence[Ask], arrivals: int | Sequence[float]) -> Outcome:
+    """`arrivals`: seconds at which the requests come; or a number of clients, each of whom sends its next as
+    soon as its last is answered."""
+    fleet = VirtualFleet(replace(FLEET, routing=policy))
+    if isinstance(arrivals, int):
+        fleet.add(ClosedLoop(lambda number: asks[number] if number < len(asks) else None, arrivals))
+    else:
+        for at in arrivals:
+            fleet.come(at, asks.__getitem__)
+    return Outcome(fleet.run())
 
 
 @cache
 def run(policy: Routing, weights: tuple[int, ...], num_clients: int, num_requests: int = 800) -> Outcome:
-    workload = shared_prefixes(weights, num_requests)
-    return VirtualFleet(routing_policy(policy), FLEET).run(workload.requests, num_clients)
+    return serve(policy, shared_prefixes(weights, num_requests).asks, num_clients)
 
 
 def poisson(rate: float, count: int) -> list[float]:
@@ -128,39 +162,38 @@ def test_overloaded_caches_do_not_churn() -> None:
 
 @pytest.mark.parametrize("weights", [EVEN, HOT], ids=["even", "hot"])
 def test_at_nine_tenths_of_capacity_no_prefix_bounces_between_replicas(weights: tuple[int, ...]) -> None:
+    """Spilt a few times: a step that makes nothing for a gateway tells it nothing, so that what it knows of the
+    replicas' load is up to a heartbeat old."""
     workload = shared_prefixes(weights, 800)
     capacity = 800 / run("token-load", weights, 32).ended_s
-    outcome = VirtualFleet(routing_policy("token-load"), FLEET).run(
-        workload.requests, poisson(0.9 * capacity, 800)
-    )
+    outcome = serve("token-load", workload.asks, poisson(0.9 * capacity, 800))
     computed = Counter(
         prompt
         for number, prompt in enumerate(workload.prompts)
-        if outcome.cached_tokens[str(number)] < PREFIX_TOKENS
+        if outcome.cached_tokens[number] < PREFIX_TOKENS
     )
-    assert max(computed.values()) <= 2 * FLEET.num_replicas, "of 40 to 640 requests"
-    assert computed.total() <= 0.08 * 800
+    assert max(computed.values()) <= 3 * FLEET.num_replicas, "of 40 to 640 requests"
+    assert computed.total() <= 0.12 * 800
 
 
 def test_a_burst_of_one_cold_prompt_stays_together_until_the_wait_is_longer() -> None:
     workload = shared_prefixes((1,), 40)
-    outcome = VirtualFleet(routing_policy("token-load"), FLEET).run(workload.requests, [0.0] * 40)
+    outcome = serve("token-load", workload.asks, [0.0] * 40)
     assert len(set(outcome.chosen[:2])) == 1, "to compute it elsewhere costs more than to wait for one"
-    computed = sum(cached < PREFIX_TOKENS for cached in outcome.cached_tokens.values())
+    computed = sum(cached < PREFIX_TOKENS for cached in outcome.cached_tokens)
     assert computed <= 2 * FLEET.num_replicas, "and most find it there"
 
 
 def test_prompts_without_text_in_common_are_balanced_as_by_two_choices_or_better() -> None:
     rng = Random(3)
-    requests = []
+    asks = []
     for number in range(300):
         start, length = number << 12, rng.randint(100, 1000)
-        token_ids = tuple(range(start, start + length))
-        requests.append(request(number, token_ids, hash_blocks(ROOT, token_ids, BLOCK_SIZE)))
+        asks.append(ask(number, tuple(range(start, start + length))))
     arrivals = poisson(0.8 * FLEET.tokens_per_s / (550 + OUTPUT_TOKENS), 300)
-    ours = VirtualFleet(routing_policy("token-load"), FLEET).run(requests, arrivals)
-    least = VirtualFleet(routing_policy("least-load"), FLEET).run(requests, arrivals)
-    theirs = VirtualFleet(routing_policy("power-of-two"), FLEET).run(requests, arrivals)
+    ours = serve("token-load", asks, arrivals)
+    least = serve("least-load", asks, arrivals)
+    theirs = serve("power-of-two", asks, arrivals)
     assert ours.max_over_mean <= theirs.max_over_mean
     assert ours.ttft_p99_s <= theirs.ttft_p99_s
     assert ours.chosen == least.chosen, "with nothing cached it is least load"
@@ -168,5 +201,5 @@ def test_prompts_without_text_in_common_are_balanced_as_by_two_choices_or_better
 
 def test_the_same_seed_gives_the_same_run() -> None:
     workload = shared_prefixes(HOT, 100)
-    once, again = (VirtualFleet(routing_policy("token-load"), FLEET).run(workload.requests, 16) for _ in "ab")
-    assert once == again
+    once, again = (serve("token-load", workload.asks, 16) for _ in "ab")
+    assert vars(once) == vars(again)

@@ -18,40 +18,35 @@ from cluster.waiting.promises import EARLY_S, GRACE_S, MAX_PROMISES, Promises
 from cluster.waiting.shedding import (
     JITTER,
     MAX_RETRY_AFTER_S,
-    TARGET,
-    Ahead,
     Fullness,
     retry_after_s,
+    until_shorter_s,
 )
+from cluster.waiting.wait_estimate import Wait
+from tenants.queued import Work
 from tests.cluster.waiting_rig import BATCH, FREE, PAID, an_arrival
 
 
 class TestRetryAfter:
-    def test_is_when_half_of_the_allowed_wait_is_left_and_a_tenth_more_at_most(self) -> None:
-        """40 s are ahead, and 10 s is what the client may wait: in 35 s it has 5 s before it."""
-        told = {retry_after_s(Ahead(40.0, 40.0), 10.0, Random(seed)) for seed in range(500)}
-        earliest = 40 - TARGET * 10
-        assert (min(told), max(told)) == (earliest + 1, math.ceil(earliest * (1 + JITTER)))
+    def test_is_when_a_third_of_the_allowed_wait_is_left(self) -> None:
+        """40 s are ahead, and 9 s is what the client may wait: in 37 s it has 3 s before it."""
+        assert until_shorter_s(Wait(40.0, 40.0, 40.0), 9.0) == 37.0
 
-    def test_where_a_cap_turned_it_away_is_when_half_of_the_line_has_left(self) -> None:
-        assert retry_after_s(Ahead(8.0, 8.0), 600.0, Random(0)) in (4, 5)
+    def test_where_a_cap_turned_it_away_is_when_two_thirds_of_the_line_have_left(self) -> None:
+        assert until_shorter_s(Wait(9.0, 9.0, 9.0), 600.0) == pytest.approx(6.0)
 
     def test_begins_with_the_arrival_of_the_first_replica(self) -> None:
-        assert 36 <= retry_after_s(Ahead(10.0, 40.0), 10.0, Random(0)) <= 39
+        assert until_shorter_s(Wait(9.0, 9.0, 39.0), 9.0) == pytest.approx(36.0)
 
-    @given(
-        drain_s=st.floats(0, 1e6),
-        more_s=st.floats(0, 1e6),
-        left_s=st.floats(0, 600),
-        least_s=st.floats(0, 1e4),
-    )
-    def test_is_whole_seconds_between_one_and_two_minutes(
-        self, drain_s: float, more_s: float, left_s: float, least_s: float
-    ) -> None:
-        ahead = Ahead(drain_s, drain_s + more_s)
-        told = retry_after_s(ahead, left_s, Random(0), least_s=least_s)
+    def test_is_told_in_whole_seconds_and_a_tenth_later_at_most(self) -> None:
+        told = {retry_after_s(40.0, Random(seed)) for seed in range(500)}
+        assert (min(told), max(told)) == (41, math.ceil(40 * (1 + JITTER)))
+
+    @given(st.floats(-1e6, 1e6), st.integers())
+    def test_is_between_one_second_and_two_minutes(self, until_s: float, seed: int) -> None:
+        told = retry_after_s(until_s, Random(seed))
         assert isinstance(told, int)
-        assert min(MAX_RETRY_AFTER_S, max(1, least_s)) <= told <= MAX_RETRY_AFTER_S
+        assert max(1, min(until_s, MAX_RETRY_AFTER_S)) <= told <= MAX_RETRY_AFTER_S
 
 
 class TestFullness:
@@ -69,46 +64,56 @@ class TestFullness:
 class TestPromises:
     def test_is_due_from_shortly_before_its_time_until_it_lapses(self) -> None:
         promises = Promises()
-        promises.make(an_arrival("r"), due_s=30.0)
+        promises.make(an_arrival("r"), place_s=28.0, due_s=30.0)
         promise = promises.of(an_arrival("r"))
         assert promise is not None
         assert [promise.is_due(30 - EARLY_S - 0.1), promise.is_due(30 - EARLY_S)] == [False, True]
         promises.forget_lapsed(30 + GRACE_S - 0.1)
         assert len(promises) == 1
         promises.forget_lapsed(30 + GRACE_S)
-        assert (len(promises), len(promises.line)) == (0, 0)
+        assert (len(promises), promises.work_of(PAID)) == (0, Work())
 
     def test_is_known_by_tenant_and_claim(self) -> None:
         promises = Promises()
-        promises.make(an_arrival("r", PAID), due_s=30.0)
+        promises.make(an_arrival("r", PAID), place_s=28.0, due_s=30.0)
         assert promises.of(an_arrival("again", PAID, claim=b"r")) is not None
         assert promises.of(an_arrival("r", FREE)) is None
         assert promises.of(an_arrival("other", PAID)) is None
 
     def test_stands_in_line_until_it_is_closed(self) -> None:
         promises = Promises()
-        promises.make(an_arrival("r", tokens=700), due_s=30.0)
-        assert promises.line.backlog() == {"paid": 700}
+        promises.make(an_arrival("r", tokens=700), place_s=28.0, due_s=30.0)
+        assert promises.work_of(PAID) == Work(700, 1)
         promise = promises.of(an_arrival("r"))
         assert promise is not None
         promises.close(promise)
-        assert len(promises) == len(promises.line) == 0
+        assert (len(promises), promises.work_of(PAID)) == (0, Work())
         assert promises.of(an_arrival("r")) is None
 
     def test_without_a_claim_the_oldest_of_the_tenant_comes_first(self) -> None:
         promises = Promises()
         for due_s in (10.0, 20.0):
-            promises.make(an_arrival(claim=b""), due_s)
+            promises.make(an_arrival(claim=b""), place_s=due_s, due_s=due_s)
         for due_s in (10.0, 20.0):
             promise = promises.of(an_arrival(claim=b""))
             assert promise is not None
             assert promise.due_s == due_s
             promises.close(promise)
 
+    def test_the_last_place_of_a_share_is_known_while_any_of_it_is_to_come(self) -> None:
+        promises = Promises()
+        promises.make(an_arrival("r", FREE), place_s=28.0, due_s=30.0)
+        promises.make(an_arrival("s", FREE), place_s=29.0, due_s=31.0)
+        assert (promises.last_place_s(FREE), promises.last_place_s(PAID)) == (29.0, -math.inf)
+        promises.forget_lapsed(30 + GRACE_S)
+        assert promises.last_place_s(FREE) == 29.0
+        promises.forget_lapsed(31 + GRACE_S)
+        assert promises.last_place_s(FREE) == -math.inf
+
     def test_are_so_many_at_most(self) -> None:
         promises = Promises()
         for number in range(MAX_PROMISES + 1):
-            promises.make(an_arrival(str(number)), due_s=1.0)
+            promises.make(an_arrival(str(number)), place_s=1.0, due_s=1.0)
         assert len(promises) == MAX_PROMISES
 
 
@@ -183,14 +188,14 @@ class TestBrownout:
 
     def test_goes_by_who_waits_of_the_interactive(self) -> None:
         line = InteractiveLine()
-        assert (line.heaviest, line.num_requests, line.tokens) == (0, 0, 0.0)
+        assert (line.heaviest, line.work) == (0, Work(0.0, 0))
         entries = [an_arrival(str(n), share, 100).queued for n, share in enumerate((FREE, PAID, FREE, BATCH))]
         for entry in entries:
             line.add(entry)
-        assert (line.heaviest, line.num_requests, line.tokens) == (4, 3, 300.0)
+        assert (line.heaviest, line.work) == (4, Work(300.0, 3))
         for entry in entries[1:]:
             line.remove(entry)
-        assert (line.heaviest, line.num_requests, line.tokens) == (1, 1, 100.0)
+        assert (line.heaviest, line.work) == (1, Work(100.0, 1))
 
 
 @pytest.mark.parametrize(

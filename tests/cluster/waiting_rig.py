@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -75,16 +74,17 @@ class Seen:
     """From the visit that got in."""
     served_tokens: dict[str, int] = field(default_factory=dict)
 
-    def returned(self, until: float = math.inf) -> list[bool]:
+    def returned(self, share: Share | None = None) -> list[bool]:
         """Of each visit that came when it was told: whether it got in."""
-        came = [(visit.at, True) for visit in self.entered if visit.tries]
-        came += [(visit.at, False) for visit, _ in self.refused if visit.tries]
-        return [is_in for at, is_in in came if at <= until]
+        came = [(visit, True) for visit in self.entered]
+        came += [(visit, False) for visit, _ in self.refused]
+        return [is_in for visit, is_in in came if visit.tries and share in (None, visit.ask.share)]
 
 
 class WaitingRig:
-    """`num_replicas` alike, which take a request of the queue whenever they have a seat and short of two steps of
-    prompt tokens: what credit will do."""
+    """`num_replicas` alike. Each takes requests of the queue while a seat is free and less than two steps of
+    prompt tokens are there: what credit grants, with a lead of one request.
+    """
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class WaitingRig:
                 plan = scheduler.schedule(self.now)
                 for output in scheduler.update(plan, answer(plan), self.now + STEP_S):
                     self._take(output.request_id, output.first_output_index, len(output.token_ids), output)
-            self.estimator.rates.observe(replica_id, scheduler.counters(), self._num_seats, self.now + STEP_S)
+            self.estimator.rates.observe(replica_id, scheduler.counters(), self.now + STEP_S)
 
     def _take(self, request_id: str, index: int, num_tokens: int, output: object) -> None:
         visit = self._running[request_id]

@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import tape_rows
+from tests.e2e.conftest import NUM_REPLICAS, tape_rows
 from tests.e2e.served import REPOSITORY, Served, answered, until
 from tests.e2e.steady_load import SteadyLoad
 
-TEXTS = {"x": "A" * 200, "yy": "B" * 400}
-"""Two to four seconds each."""
+TEXTS = {"x": "A" * 100, "yy": "B" * 200}
+"""One or two seconds each."""
 STEP_MS = 10
 SEATS = 4
-
-pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +45,20 @@ def num_serving(served: Served) -> int:
     return sum(one["state"] == "serving" for one in status(served)["replicas"])
 
 
+def test_how_a_cluster_stands_is_told_by_command_and_as_gauges(tape_cluster: Served) -> None:
+    tape_cluster.wait_for_members("replica", NUM_REPLICAS)
+    until(lambda: num_serving(tape_cluster) == NUM_REPLICAS, 30, lambda: status(tape_cluster))
+    told = status(tape_cluster)
+    assert (told["min_replicas"], told["target"], told["max_replicas"]) == (NUM_REPLICAS,) * 3
+    with tape_cluster.http(tape_cluster.admin_key) as client:
+        until(lambda: "headrace_demand_tokens_per_second" in client.get("/metrics").text)
+        gauges = client.get("/metrics").text
+    assert f'headrace_replicas{{state="serving"}} {NUM_REPLICAS}.0' in gauges
+
+
+@pytest.mark.soak
 def test_up_under_load_and_down_again_without_a_lost_request(served: Served) -> None:
-    with SteadyLoad(served, TEXTS, streams=6, wholes=6) as load:
+    with SteadyLoad(served, TEXTS, streams=4, wholes=4) as load:
         until(lambda: num_serving(served) == 2, 90, lambda: status(served))
         load.wait_for(12, 60)
         told = status(served)
@@ -59,6 +69,7 @@ def test_up_under_load_and_down_again_without_a_lost_request(served: Served) -> 
         until(lambda: num_serving(served) == 1, 240, lambda: status(served))
 
 
+@pytest.mark.soak
 def test_to_nothing_without_demand_and_back_at_the_first_request(served: Served) -> None:
     until(lambda: num_serving(served) == 0, 90, lambda: status(served))
     served.wait_for_members("replica", 0)

@@ -148,28 +148,36 @@ class TestAmongTenants:
 
 class TestAhead:
     def test_nothing_is_ahead_in_an_empty_queue(self, queue: FairQueue) -> None:
-        assert (queue.tokens_ahead(a_share()), queue.requests_ahead(a_share())) == (0, 0)
+        assert queue.work_ahead(a_share()) == (0, 0)
 
     def test_the_tenant_s_own_line_is_ahead_and_what_keeps_the_others_level(self, queue: FairQueue) -> None:
         pushed(queue, "a", 100, 100)
         pushed(queue, a_share("p", weight=4), *[100] * 50)
-        assert (queue.tokens_ahead(a_share("a")), queue.requests_ahead(a_share("a"))) == (1100, 11)
+        assert queue.work_ahead(a_share("a")) == (1100, 11)
 
     def test_newcomers_that_came_before_are_ahead(self, queue: FairQueue) -> None:
         for number in range(30):
             pushed(queue, f"t{number}", 500)
-        assert (queue.tokens_ahead(a_share("a")), queue.requests_ahead(a_share("a"))) == (15_000, 30)
+        assert queue.work_ahead(a_share("a")) == (15_000, 30)
 
     def test_a_twentieth_of_batch_is_ahead_of_interactive(self, queue: FairQueue) -> None:
         pushed(queue, "a", *[100] * 38)
         pushed(queue, a_share("b", service_class="batch"), *[100] * 10)
-        assert (queue.tokens_ahead(a_share("a")), queue.requests_ahead(a_share("a"))) == (4000, 40)
+        assert queue.work_ahead(a_share("a")) == (4000, 40)
 
     def test_nineteen_twentieths_of_interactive_are_ahead_of_batch(self, queue: FairQueue) -> None:
         batch = a_share("b", service_class="batch")
         pushed(queue, "a", *[100] * 100)
         pushed(queue, batch, 100, 100)
-        assert (queue.tokens_ahead(batch), queue.requests_ahead(batch)) == (4000, 40)
+        assert queue.work_ahead(batch) == (4000, 40)
+
+    def test_what_stands_lower_can_be_left_out(self, queue: FairQueue) -> None:
+        paid, batch = a_share("p", 4), a_share("b", service_class="batch")
+        for share, size in ((paid, 400), (a_share("q", 4), 400), (a_share("f", 1), 300), (batch, 100)):
+            pushed(queue, share, *[size] * 4)
+        assert queue.work_ahead(paid) == (4000, 12)
+        assert queue.work_ahead(paid, without_lower=True) == (3200, 8)
+        assert queue.work_ahead(batch, without_lower=True) == queue.work_ahead(batch)
 
     @given(
         sizes=st.lists(
@@ -187,13 +195,13 @@ class TestAhead:
             pushed(queue, share, *[16 * size] * num)
         popped(queue, num_popped)
         share = shares[newcomer] if newcomer < len(shares) else a_share("new")
-        tokens, requests = queue.tokens_ahead(share), queue.requests_ahead(share)
+        ahead = queue.work_ahead(share)
         (entry,) = pushed(queue, share, 16)
         before: list[Queued] = []
         while (gone := queue.pop()) not in (None, entry):
             assert gone is not None
             before.append(gone)
-        assert (sum(one.uncached_tokens for one in before), len(before)) == (tokens, requests)
+        assert ahead == (sum(one.uncached_tokens for one in before), len(before))
 
 
 class TestWhatWaits:
@@ -203,6 +211,12 @@ class TestWhatWaits:
         pushed(queue, "b", 800)
         assert (len(queue), queue.num_of("a"), queue.num_of("b"), queue.num_of("c")) == (4, 3, 1, 0)
         assert queue.backlog() == {"a": 700, "b": 800}
+
+    def test_is_told_of_a_tenant_s_class(self, queue: FairQueue) -> None:
+        queue.push(an_entry("a", 100, cached=160))
+        pushed(queue, a_share("a", service_class="batch"), 400)
+        assert queue.work_of(a_share("a")) == (116, 1)
+        assert queue.work_of(a_share("b")) == (0, 0)
 
     def test_a_tenant_that_is_gone_is_forgotten(self, queue: FairQueue) -> None:
         def num_lines() -> int:

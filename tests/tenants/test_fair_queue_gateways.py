@@ -53,7 +53,7 @@ class Gateway:
             left = self._contest.leave(self.queue, self._rng.randint(1, 100))
             assert left is not None
             self._running.append(left)
-            served[left.entry.share.tenant_id] += left.entry.input_service  # type: ignore[assignment]
+            served[left.entry.share.tenant_id] += left.entry.input_service
         self.served.append(served)
         self._untold += served
 

@@ -1,0 +1,124 @@
+"""The door of a gateway's queue: decides who comes in, for whom others go, and what who may not is told."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import NamedTuple
+
+from cluster.waiting.arrival import Arrival
+from cluster.waiting.config import WaitingConfig
+from cluster.waiting.fleet import NOBODY, Fleet
+from cluster.waiting.forecast import Forecast
+from cluster.waiting.promises import Promises
+from cluster.waiting.shedding import (
+    MAX_RETRY_AFTER_S,
+    TARGET,
+    YIELD_S,
+    Fullness,
+    Refused,
+    retry_after_s,
+    until_shorter_s,
+)
+from cluster.waiting.wait_estimate import WaitEstimator
+from tenants.fair_queue import FairQueue
+
+
+class _Pressed(NamedTuple):
+    """Somebody of that standing was kept out by those that stand lower."""
+
+    standing: tuple[bool, int]
+    until_s: float
+
+    def is_above(self, arrival: Arrival, now: float) -> bool:
+        return now < self.until_s and arrival.share.standing < self.standing
+
+
+class Door:
+    """Owns what was promised to those who were turned away, and who yields at the moment.
+
+    Of the queue it only reads.
+    """
+
+    def __init__(
+        self, queue: FairQueue, estimator: WaitEstimator, rng: Random, config: WaitingConfig
+    ) -> None:
+        self.promises = Promises()
+        self.fleet: Fleet = NOBODY
+        self._queue = queue
+        self._estimator = estimator
+        self._rng = rng
+        self._config = config
+        self._pressed = _Pressed(standing=(False, 0), until_s=-math.inf)
+
+    def forecast(self, now: float) -> Forecast:
+        return Forecast(self._queue, self._estimator, self.fleet, self._config, now)
+
+    def is_open(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
+        """Whether it may come in."""
+        if fullness.is_over or self._pressed.is_above(arrival, now):
+            return False
+        promise = self.promises.of(arrival)
+        is_expected = arrival.is_return or (promise is not None and promise.is_due(now))
+        return is_expected or fullness.is_low or not self._is_booked(arrival, now)
+
+    def _is_booked(self, arrival: Arrival, now: float) -> bool:
+        """Whether it would be late, or too many, behind those of its tenant that were told to come back.
+
+        Other tenants' take no more than their share, and who stands lower makes room.
+        """
+        promised = self.promises.work_of(arrival.share)
+        if not promised.requests:
+            return False
+        fullness = self.forecast(now).fullness(arrival, without_lower=True, besides=promised)
+        if self._queue.newest_below(arrival.share) is not None:
+            fullness = fullness._replace(of_all=0.0)
+        return fullness.is_over
+
+    def press(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
+        """Whether it is those who stand lower that keep it out; they yield from now on.
+
+        Nobody yields to a tenant whose own line is too long: it would be late all the same.
+        """
+        if not fullness.is_over or fullness.of_tenant > 1:
+            return False
+        if self.forecast(now).fullness(arrival, without_lower=True).of_time > 1:
+            return False
+        self._pressed = _Pressed(arrival.share.standing, now + YIELD_S)
+        return True
+
+    def came_in(self, arrival: Arrival, now: float) -> None:
+        promise = self.promises.of(arrival)
+        if promise is not None and (arrival.claim or promise.is_due(now)):
+            self.promises.close(promise)
+
+    def turn_away(self, arrival: Arrival, code: tuple[int, str], now: float) -> Refused:
+        """A client that came before its time is told the same time again."""
+        if min(arrival.first_token_by_s, arrival.answer_by_s) <= now:
+            return Refused(503, "deadline_exceeded", None)
+        promise = self.promises.of(arrival)
+        if promise is not None and arrival.claim and not promise.is_due(now):
+            return Refused(*code, math.ceil(promise.due_s - now))
+        if promise is not None and promise.is_due(now):
+            self.promises.close(promise)
+        return Refused(*code, self._promise(arrival, now, self._until_s(arrival, now)))
+
+    def shed(self, victim: Arrival, above: Arrival, now: float) -> Refused:
+        """What one is told that has to go: not to be back before the line is shorter for `above`, too."""
+        drain_s = self.forecast(now).wait(above.share).drain_s
+        until_s = max(self._until_s(victim, now), (1 - TARGET) * drain_s)
+        return Refused(503, "overloaded", self._promise(victim, now, until_s))
+
+    def _until_s(self, arrival: Arrival, now: float) -> float:
+        """Until the line is shorter, and those of its share that were told a time before have had their turn."""
+        time_left_s = min(arrival.first_token_by_s, arrival.answer_by_s) - now
+        wait = self.forecast(now).wait(arrival.share)
+        in_turn_s = self.promises.last_place_s(arrival.share) - now
+        in_turn_s += self._estimator.apart_s(arrival.queued, self.fleet, now)
+        return max(until_shorter_s(wait, time_left_s), in_turn_s)
+
+    def _promise(self, arrival: Arrival, now: float, until_s: float) -> int:
+        after_s = retry_after_s(until_s, self._rng)
+        if until_s < MAX_RETRY_AFTER_S:
+            self.promises.make(arrival, place_s=now + until_s, due_s=now + after_s)
+        return after_s

@@ -1,0 +1,212 @@
+"""The requests that wait at a gateway, until each leaves for a replica that has credit for it.
+
+`waiting/gateway_queue.py` decides who may come in, who is next, who has to go; here they are held meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+from cluster.api.errors import ApiError, no_capacity, turned_away
+from cluster.chooser import Booking
+from cluster.fleet_watch import FleetWatch
+from cluster.generation import GenerationRequest
+from cluster.routing import ReplicaLoad
+from cluster.waiting.arrival import Arrival
+from cluster.waiting.gateway_queue import GatewayQueue
+from cluster.waiting.shedding import Refused
+from tenants.queued import Queued, Share
+
+KNOWN_BY_TOKENS = 4096
+"""Of a prompt's end, by which a client that asks again is known."""
+
+Book = Callable[[Sequence[ReplicaLoad]], Booking]
+"""Chooses one of the replicas that have credit, and takes it there."""
+WithCredit = Callable[[int], Sequence[ReplicaLoad]]
+"""The replicas that a prompt of so many uncached tokens may be sent to now."""
+
+
+class RoomObserver(Protocol):
+    """What is counted of waiting; `cluster/waiting_metrics.py` does."""
+
+    def observe_turn(self, share: Share, waited_s: float) -> None: ...
+
+    def count_turned_away(self, share: Share, code: str) -> None: ...
+
+
+class _Waiter(NamedTuple):
+    arrival: Arrival
+    book: Book
+    turn: asyncio.Future[Booking]
+
+
+class WaitingRoom:
+    """Owns who waits here. `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        queue: GatewayQueue,
+        with_credit: WithCredit,
+        watch: FleetWatch,
+        clock: Callable[[], float],
+        observer: RoomObserver,
+    ) -> None:
+        self._queue = queue
+        self._with_credit = with_credit
+        self._watch = watch
+        self._clock = clock
+        self._observer = observer
+        self._waiting: dict[str, _Waiter] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_start_expected(self) -> bool:
+        """Whether a replica is on its way."""
+        return self._watch.next_replica_s() is not None
+
+    def arrivals(self) -> list[Arrival]:
+        return [waiter.arrival for waiter in self._waiting.values()]
+
+    # --- coming in ---------------------------------------------------------------------------
+
+    def max_tokens(self, asked: GenerationRequest) -> int:
+        """Of its output: fewer than asked for, while answers are shortened lest somebody be turned away."""
+        max_tokens = self._queue.max_tokens(share_of(asked), asked.sampling.max_tokens)
+        return max(max_tokens, asked.sampling.min_tokens)
+
+    def arrival(self, asked: GenerationRequest, cached_tokens: int) -> Arrival:
+        terms, config = asked.account.terms, self._queue.config
+        return Arrival(
+            entry_id=asked.request_id,
+            share=share_of(asked),
+            uncached_tokens=len(asked.prompt_token_ids) - cached_tokens,
+            cached_tokens=cached_tokens,
+            first_token_by_s=config.first_token_by_s(asked.service_class, asked.arrived, asked.deadline),
+            answer_by_s=asked.deadline,
+            max_queue_len=terms.max_queue_len,
+            claim=_claim(asked.prompt_token_ids),
+            is_return=asked.is_return,
+        )
+
+    def check(self, arrival: Arrival) -> None:
+        """Before anything is taken for it. Raises `ApiError` 429 or 503."""
+        self._watch.look_if_due()
+        refused = self._queue.check(arrival, self._clock())
+        if refused is not None:
+            raise self._turned_away(arrival.share, refused)
+
+    async def turn(self, arrival: Arrival, book: Book) -> Booking:
+        """What `book` took for it, once it was its turn. Raises `ApiError` 429 or 503."""
+        self._watch.look_if_due()
+        began_s = self._clock()
+        refused, shed = self._queue.offer(arrival, began_s)
+        for victim in shed:
+            self._end(victim.entry_id, self._turned_away(self._share(victim.entry_id), victim.told))
+        if refused is not None:
+            raise self._turned_away(arrival.share, refused)
+        waiter = _Waiter(arrival, book, asyncio.get_running_loop().create_future())
+        self._waiting[arrival.entry_id] = waiter
+        self.let_go()
+        try:
+            booking = await waiter.turn
+        except asyncio.CancelledError:
+            self._withdraw(waiter)
+            raise
+        self._observer.observe_turn(arrival.share, self._clock() - began_s)
+        return booking
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """Its client has left, maybe in its very turn."""
+        if self._waiting.pop(waiter.arrival.entry_id, None) is not None:
+            self._queue.left(waiter.arrival.entry_id)
+        elif not waiter.turn.cancelled() and waiter.turn.exception() is None:
+            waiter.turn.result().give_back()
+
+    # --- leaving -----------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """All whose turn it is and for whom a replica has credit."""
+        now = self._clock()
+        while self._waiting and self._with_credit(0):
+            arrival = self._queue.next(now, self._has_credit)
+            if arrival is None:
+                break
+            waiter = self._waiting.pop(arrival.entry_id)
+            if not waiter.turn.done():  # else its client has left in this turn of the loop
+                waiter.turn.set_result(waiter.book(self._with_credit(arrival.uncached_tokens)))
+        self._end_late(now)
+
+    def _has_credit(self, entry: Queued) -> bool:
+        return bool(self._with_credit(entry.uncached_tokens))
+
+    def dismiss(self, entry_id: str, reason: Callable[[], ApiError]) -> None:
+        """If it waits."""
+        if self._queue.left(entry_id):
+            self._end(entry_id, reason())
+
+    def close(self) -> None:
+        """Nobody's turn comes any more."""
+        for entry_id in list(self._waiting):
+            self.dismiss(entry_id, lambda: no_capacity("This gateway is ending; try again."))
+        self._end_late(self._clock())
+
+    def _end_late(self, now: float) -> None:
+        for entry_id in self._queue.expire(now):
+            told = Refused(503, "deadline_exceeded", None)
+            self._end(entry_id, self._turned_away(self._share(entry_id), told))
+        self._set_alarm()
+
+    def _end(self, entry_id: str, error: ApiError) -> None:
+        turn = self._waiting.pop(entry_id).turn
+        if not turn.done():
+            turn.set_exception(error)
+
+    def _share(self, entry_id: str) -> Share:
+        return self._waiting[entry_id].arrival.share
+
+    def _turned_away(self, share: Share, told: Refused) -> ApiError:
+        self._observer.count_turned_away(share, told.code)
+        return turned_away(told.status, told.code, told.retry_after_s)
+
+    def _set_alarm(self) -> None:
+        """For the next one whose time will be over."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        due_s = self._queue.next_deadline()
+        if due_s is not None:
+            delay_s = max(0.0, due_s - self._clock())
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self.let_go)
+
+    # --- what is heard -----------------------------------------------------------------------
+
+    def served(self, share: Share, output_tokens: int) -> None:
+        """To a request that left here, as its output comes."""
+        if self._waiting:
+            self._queue.served(share, output_tokens)
+
+    def served_elsewhere(self, tokens: Mapping[str, float]) -> None:
+        """As links tell it."""
+        self._queue.served_elsewhere(tokens)
+
+    async def look(self) -> None:
+        """To be called every `fleet_watch.LOOK_EVERY_S`."""
+        self._watch.look()
+        self._watch.report(self.arrivals())
+        self.let_go()
+
+
+def share_of(asked: GenerationRequest) -> Share:
+    return Share(asked.account.tenant.tenant_id, asked.account.terms.weight, asked.service_class)
+
+
+def _claim(prompt_token_ids: Sequence[int]) -> bytes:
+    end = array("Q", prompt_token_ids[-KNOWN_BY_TOKENS:])
+    return blake2b(end.tobytes(), digest_size=8).digest()

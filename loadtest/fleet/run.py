@@ -1,0 +1,59 @@
+"""What a run of a fleet leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loadtest.fleet.call import Call
+from loadtest.fleet.config import FleetConfig
+from loadtest.fleet.pool import Served
+from loadtest.record import RequestRecord
+from tenants.queued import Share
+
+
+class CallRecord(NamedTuple):
+    """One try."""
+
+    ask_number: int
+    tries: int
+    """Before this one."""
+    was_told: bool
+    """It came back when it had been told to."""
+    share: Share
+    record: RequestRecord
+
+    @classmethod
+    def of(cls, call: Call) -> CallRecord:
+        return cls(call.ask.number, call.tries, call.was_told, call.ask.customer.share, call.record())
+
+
+class Wait(NamedTuple):
+    """Of one request in a gateway's queue, in seconds."""
+
+    predicted_s: float
+    actual_s: float
+
+
+@dataclass(frozen=True)
+class FleetRun:
+    config: FleetConfig
+    calls: Sequence[CallRecord]
+    """Those that ended, in that order."""
+    waits: Sequence[Wait]
+    served: Mapping[str, Served]
+    """From when to when each replica took work."""
+    ended_s: float
+    num_open: int
+    """Asks that had not ended then."""
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        return [call.record for call in self.calls]
+
+    def of(self, *tenant_ids: str) -> list[CallRecord]:
+        return [call for call in self.calls if call.share.tenant_id in tenant_ids]
+
+    def num_serving(self, at: float) -> int:
+        return sum(one.since <= at and (one.until is None or at < one.until) for one in self.served.values())
