@@ -76,9 +76,9 @@ class Door:
         return fullness.is_over
 
     def press(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
-        """Whether it is those who stand lower that keep it out; they yield from now on.
+        """Whether those who stand lower have to make room for it; they yield at the door from now on, too.
 
-        Nobody yields to a tenant whose own line is too long: it would be late all the same.
+        Not for a tenant whose own line is too long: it would be late all the same.
         """
         if not fullness.is_over or fullness.of_tenant > 1:
             return False
@@ -110,7 +110,7 @@ class Door:
         return Refused(503, "overloaded", self._promise(victim, now, until_s))
 
     def _until_s(self, arrival: Arrival, now: float) -> float:
-        """Until the line is shorter, and those of its share that were told a time before have had their turn."""
+        """Until the line is shorter, and those of its share that were told a time before have come."""
         time_left_s = min(arrival.first_token_by_s, arrival.answer_by_s) - now
         wait = self.forecast(now).wait(arrival.share)
         in_turn_s = self.promises.last_place_s(arrival.share) - now

@@ -18,7 +18,8 @@ JITTER = 0.25
 
 
 class Clients:
-    """Sends asks to gateways at random, one try after the other; each ask ends once, by `on_done`.
+    """Sends asks to gateways at random, one try after the other; each ask ends once, by `on_done`,
+    which comes after the pause if it failed: who asks one thing after the other is in no more of a hurry then.
 
     `on_call` hears of every try that ended.
     """
@@ -57,13 +58,19 @@ class Clients:
 
     def _ended(self, call: Call, on_done: Callable[[], None]) -> None:
         self._on_call(call)
-        if call.is_ok or call.tries == self._max_retries:
-            self.num_open -= 1
-            on_done()
+        if call.is_ok:
+            self._done(on_done)
             return
         is_obeyed = call.retry_after_s is not None and call.retry_after_s <= MAX_OBEYED_S
         pause_s = float(call.retry_after_s or 0) if is_obeyed else self._backoff_s(call.tries)
-        self._clock.after(pause_s, lambda: self._try(call.ask, call.tries + 1, is_obeyed, on_done))
+        if call.tries == self._max_retries:
+            self._clock.after(pause_s, lambda: self._done(on_done))
+        else:
+            self._clock.after(pause_s, lambda: self._try(call.ask, call.tries + 1, is_obeyed, on_done))
+
+    def _done(self, on_done: Callable[[], None]) -> None:
+        self.num_open -= 1
+        on_done()
 
     def _backoff_s(self, tries: int) -> float:
         return min(FIRST_BACKOFF_S * float(2**tries), MAX_BACKOFF_S) * (1 - JITTER * self._rng.random())

@@ -22,11 +22,20 @@ class CallRecord(NamedTuple):
     was_told: bool
     """It came back when it had been told to."""
     share: Share
+    asked_tokens: int
+    """Of output."""
     record: RequestRecord
 
     @classmethod
     def of(cls, call: Call) -> CallRecord:
-        return cls(call.ask.number, call.tries, call.was_told, call.ask.customer.share, call.record())
+        return cls(
+            call.ask.number,
+            call.tries,
+            call.was_told,
+            call.ask.customer.share,
+            call.ask.max_tokens,
+            call.record(),
+        )
 
 
 class Wait(NamedTuple):

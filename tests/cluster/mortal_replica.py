@@ -50,6 +50,7 @@ class MortalReplica:
 
     async def attach(self) -> AsyncIterator[LinkMessage]:
         yield Hello(self._replica_id, self.num_deaths, "tiny", "r1", b"root", 16, 256, 16, 400, 256)
+        yield StepMessage((), self.core.counters())
         while True:
             await asyncio.sleep(0)
             if self.core.has_work():

@@ -106,6 +106,13 @@ class TestShedding:
         assert not queue.left(shed.entry_id)
         assert queue.num_promised == 1
 
+    def test_whoever_is_shed_is_not_told_to_come_back_before_those_above_have_room(self) -> None:
+        queue = a_queue(max_waiting=9)
+        fill(queue, FREE, 1)
+        fill(queue, PAID, 8)
+        (shed,) = queue.offer(an_arrival("r", PAID, 100), 0.0).shed
+        assert shed.told.retry_after_s == 6, "two thirds of the eight seconds that they take"
+
     def test_an_arrival_late_by_others_that_stand_lower_takes_their_place(self) -> None:
         """Nine seconds of its own and four that free has a part in: with them it is late."""
         queue = a_queue()
@@ -212,6 +219,17 @@ class TestPromises:
         refused(queue, an_arrival("fresh", PAID, SECOND, now=at), at)
         assert queue.offer(an_arrival("again", PAID, SECOND, now=at, claim=b"r0"), at).refused is None
         assert queue.offer(an_arrival("r5", PAID, SECOND, now=at, is_return=True), at).refused is None
+
+    def test_places_that_who_stands_lower_would_have_to_leave_count_as_free(self) -> None:
+        queue = a_queue(max_waiting=4)
+        fill(queue, PAID, 4)
+        for number in range(3):
+            refused(queue, an_arrival(f"r{number}", PAID, 100))
+        for _ in range(3):
+            queue.next(0.0)
+        refused(queue, an_arrival("r", PAID, 100))
+        fill(queue, FREE, 2, now=1.5)
+        assert queue.offer(an_arrival("s", PAID, 100, now=1.5), 1.5) == (None, ())
 
     def test_who_comes_before_its_time_is_told_the_same_time_again(self) -> None:
         queue = a_queue()

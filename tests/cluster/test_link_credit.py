@@ -23,6 +23,7 @@ LONG = 33
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     rig = Rig()
+    rig.replica("a").is_open = False
     rig.links.set_replicas(frozenset({"a"}))
     await settle()
     yield rig

@@ -126,7 +126,7 @@ class TestPrefillRate:
 
     def test_a_replica_that_started_anew_takes_nothing_away(self, rates: ReplicaRates) -> None:
         watch(rates, 5000)
-        watch(rates, 5000, start=40.25)
+        rates.observe("a", counters(0, queued=500, running=4), 40.25)
         assert rates.prefill_tokens_per_s == pytest.approx(5000, rel=0.01)
 
     def test_what_was_done_in_a_silence_belongs_to_no_rate(self, rates: ReplicaRates) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.wait_estimate import WaitEstimator
+from engine.request import RequestOutput
 from engine.scheduler import Scheduler
 from tenants.fair_queue import Share
 from tests.builders import answer, make_request, make_scheduler
@@ -33,11 +35,15 @@ def an_arrival(
     now: float = 0.0,
     config: WaitingConfig = CONFIG,
     timeout_s: float = 600.0,
-    **fields: object,
+    **fields: Any,
 ) -> Arrival:
     by_s = config.first_token_by_s(share.service_class, now, now + timeout_s)
-    plain = {"first_token_by_s": by_s, "answer_by_s": now + timeout_s, "claim": entry_id.encode()}
-    return Arrival(entry_id, share, tokens, **plain | fields)  # type: ignore[arg-type]
+    plain: dict[str, Any] = {
+        "first_token_by_s": by_s,
+        "answer_by_s": now + timeout_s,
+        "claim": entry_id.encode(),
+    }
+    return Arrival(entry_id, share, tokens, **plain | fields)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,8 @@ class Seen:
     """Predicted and actual."""
     first_token_s: dict[str, float] = field(default_factory=dict)
     """From the visit that got in."""
-    served_tokens: dict[str, int] = field(default_factory=dict)
+    served_tokens: Counter[str] = field(default_factory=Counter)
+    """Of output, by tenant."""
 
     def returned(self, share: Share | None = None) -> list[bool]:
         """Of each visit that came when it was told: whether it got in."""
@@ -193,21 +200,18 @@ class WaitingRig:
             if scheduler.has_work():
                 plan = scheduler.schedule(self.now)
                 for output in scheduler.update(plan, answer(plan), self.now + STEP_S):
-                    self._take(output.request_id, output.first_output_index, len(output.token_ids), output)
+                    self._take(output)
             self.estimator.rates.observe(replica_id, scheduler.counters(), self.now + STEP_S)
 
-    def _take(self, request_id: str, index: int, num_tokens: int, output: object) -> None:
-        visit = self._running[request_id]
-        end = self.now + STEP_S
-        if index == 0:
-            self.seen.first_token_s[request_id] = end - visit.at
-        tenant = visit.ask.share.tenant_id
-        self.seen.served_tokens[tenant] = self.seen.served_tokens.get(tenant, 0) + num_tokens
-        self.queue.served(visit.ask.share, num_tokens)
-        if output.finish_reason is not None:  # type: ignore[attr-defined]
-            timing = output.timing  # type: ignore[attr-defined]
-            self.estimator.rates.ended(timing.prefill_s + timing.decode_s, end)
-            del self._running[request_id]
+    def _take(self, output: RequestOutput) -> None:
+        visit, end = self._running[output.request_id], self.now + STEP_S
+        if output.first_output_index == 0:
+            self.seen.first_token_s[output.request_id] = end - visit.at
+        self.seen.served_tokens[visit.ask.share.tenant_id] += len(output.token_ids)
+        self.queue.served(visit.ask.share, len(output.token_ids))
+        if output.timing is not None:
+            self.estimator.rates.ended(output.timing.prefill_s + output.timing.decode_s, end)
+            del self._running[output.request_id]
             following = self._on_done(visit, end)
             if following is not None:
                 self.come([following])

@@ -1,0 +1,163 @@
+"""A launch: a fleet that was tested at some load is hit by more, and replicas take their time to start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from cluster.autoscaling.capacity import CapacityEstimate
+from cluster.autoscaling.policy import Autoscaler, ScaleLimits
+from engine.config import EngineConfig
+from engine.policy import FirstComeFirstServed
+from loadtest.fleet.call import Customer
+from loadtest.fleet.config import FleetConfig
+from loadtest.fleet.figures import good_share, honesty, rejected, wait_error_s
+from loadtest.fleet.fleet import VirtualFleet
+from loadtest.fleet.line import FirstCome
+from loadtest.fleet.prompts import Prompts
+from loadtest.fleet.run import FleetRun
+from loadtest.fleet.scaler import Reactive
+from loadtest.fleet.traffic import ClosedLoop, OpenLoop, Stage
+from loadtest.fleet.windows import WIDTH_S, Window, windows
+from loadtest.scenarios.scenario import Curve, OnTime, Outcome
+from loadtest.slo import Slo
+from loadtest.studies.virtual_engine import StepTime
+
+SLO = Slo(ttft_ms=12_000.0, e2e_ms=30_000.0)
+"""The class's deadline, which is for its turn in the queue, and eight of these steps."""
+TIMEOUT_S = 30.0
+"""Clients hang up then, and try again twice."""
+NUM_TENANTS = 4
+QUIET_S = 20.0
+HEADROOM = 1.2
+ENOUGH = 0.95
+"""Of what is offered: what goes on into the next window is not good yet."""
+ENGINE = EngineConfig(num_blocks=401, max_model_len=2048, max_num_seqs=8, max_num_batched_tokens=256)
+STEP = StepTime(base_s=0.25, token_s=0.000_01)
+"""One step stands for several: what a request takes in seconds is right, and a run has fewer steps."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Loads in what one replica does with all seats taken."""
+
+    tested: int
+    hit: int
+    cold_start_s: float
+    lasts_s: float
+    """From the hit on."""
+
+    @property
+    def max_replicas(self) -> int:
+        return round(self.hit * HEADROOM) + 2
+
+    def config(self, seed: int) -> FleetConfig:
+        limits = ScaleLimits(self.tested, self.max_replicas, HEADROOM)
+        return FleetConfig(
+            ENGINE,
+            num_replicas=self.tested,
+            step_time=STEP,
+            scaler=lambda: Autoscaler(limits, CapacityEstimate(tokens_per_s_per_replica())),
+            cold_start_s=_stages(self.cold_start_s),
+            seed=seed,
+        )
+
+    def naive(self, seed: int) -> FleetConfig:
+        """First come, first served without end, and replicas one by one once there are too many requests."""
+        return replace(
+            self.config(seed),
+            line=FirstCome,
+            policy=FirstComeFirstServed,
+            has_credit=False,
+            scaler=lambda: Reactive(self.max_replicas, requests_per_replica=ENGINE.max_num_seqs),
+        )
+
+    def measure(self, config: FleetConfig, on_time: OnTime) -> Outcome:
+        fleet = VirtualFleet(config, on_time=on_time)
+        for prompts in _prompts(config.seed):
+            per_replica = tokens_per_s_per_replica() / _mean_tokens() / NUM_TENANTS
+            fleet.add(
+                OpenLoop(prompts, [Stage(per_replica, QUIET_S), Stage(self.hit * per_replica, self.lasts_s)])
+            )
+        run = fleet.run()
+        return Outcome(self._figures(run), rejected(run.calls), _curves(self._windows(run)))
+
+    def _windows(self, run: FleetRun) -> list[Window]:
+        """While the load lasts."""
+        rows = windows(run, SLO, tokens_per_s_per_replica())
+        return [one for one in rows if one.begin_s + WIDTH_S <= QUIET_S + self.lasts_s]
+
+    def _figures(self, run: FleetRun) -> dict[str, Any]:
+        hit = [one for one in self._windows(run) if one.begin_s >= QUIET_S]
+        return {
+            "goodput_of_possible_min": round(min(one.good / one.possible for one in hit), 4),
+            "goodput_of_best_min": round(_least_of_best(hit), 4),
+            "recovery_s": _recovered_s(hit),
+            "returned_in_time": honesty(run.calls),
+            "answered_share": good_share(run.calls, SLO),
+            "wait_error_p50_s": wait_error_s(run),
+            "replicas_most": max(round(one.num_replicas) for one in hit),
+            "tokens_per_s_per_replica": round(tokens_per_s_per_replica()),
+            "slo": str(SLO),
+        }
+
+
+def _stages(total_s: float) -> dict[str, float]:
+    parts = {"node": 0.3, "import": 0.1, "weights": 0.4, "KV pool": 0.02, "warm-up": 0.1, "golden": 0.06}
+    return {stage: part * total_s for stage, part in parts.items()} | {"join": 0.02 * total_s}
+
+
+def _prompts(seed: int) -> list[Prompts]:
+    return [
+        Prompts(
+            Customer(f"tenant-{number}", weight=4),
+            seed,
+            own_tokens=(100, 100),
+            output_tokens=(8, 8),
+            timeout_s=TIMEOUT_S,
+        )
+        for number in range(NUM_TENANTS)
+    ]
+
+
+def _mean_tokens() -> float:
+    return 100 + 8
+
+
+@cache
+def tokens_per_s_per_replica() -> float:
+    """Of service: measured on one replica that always has more to do."""
+    config = FleetConfig(ENGINE, num_replicas=1, step_time=STEP, ramp_s=0.0, line=FirstCome)
+    fleet = VirtualFleet(config, max_retries=0)
+    sources = _prompts(seed=0)
+    fleet.add(ClosedLoop(lambda number: sources[number % NUM_TENANTS].make(number), 3 * ENGINE.max_num_seqs))
+    run = fleet.run(until=100.0)
+    steady = windows(run, Slo(), 1.0)[2:]
+    return sum(one.good for one in steady) / len(steady)
+
+
+def _least_of_best(hit: list[Window]) -> float:
+    """The least that a window had of the best one before it, or of what was offered if that was less."""
+    best, least = 0.0, 1.0
+    for one in hit:
+        if best:
+            least = min(least, one.good / min(best, one.offered))
+        best = max(best, one.good)
+    return least
+
+
+def _recovered_s(hit: list[Window]) -> float | None:
+    """From the hit until all that is offered is good again, and stays so; None: it never is."""
+    short = [one.begin_s + WIDTH_S for one in hit if one.good < ENOUGH * one.offered]
+    recovered_at = max(short, default=QUIET_S)
+    return recovered_at - QUIET_S if hit[-1].begin_s >= recovered_at else None
+
+
+def _curves(rows: list[Window]) -> dict[str, Curve]:
+    at = [one.begin_s for one in rows]
+    return {
+        "offered": Curve(at, [one.offered for one in rows]),
+        "capacity": Curve(at, [one.capacity for one in rows]),
+        "goodput": Curve(at, [one.good for one in rows]),
+    }
