@@ -46,6 +46,7 @@ from cluster.spec import ClusterSpec
 from cluster.telemetry import Telemetry
 from engine.chat_template import ChatTemplate
 from engine.loading.source import resolve_model
+from engine.request import Timing
 from tenants.auth import Authenticator
 from tenants.outcomes.guarded_outcomes import GuardedOutcomes
 from tenants.outcomes.redis_outcomes import RedisOutcomes
@@ -78,7 +79,7 @@ class Gateway:
             drain_limit_s=spec.settings.drain_limit_s,
             coalesce_s=COALESCE_S,
             leave_aborts=self._leave_aborts,
-            on_timing=self._telemetry.observe_timing,
+            on_timing=self._hear_timing,
             on_lost=self._telemetry.count_lost_link,
             on_credit=lambda: self._dispatch.room.let_go(),
             on_served=lambda tokens: self._dispatch.room.served_elsewhere(tokens),
@@ -176,6 +177,10 @@ class Gateway:
             PublicPrefixes(spec.public_prefixes),
             telemetry.demand,
         )
+
+    def _hear_timing(self, timing: Timing) -> None:
+        self._telemetry.observe_timing(timing)
+        self._dispatch.hear_timing(timing)
 
     async def _leave_aborts(self, incarnation: int, aborts: tuple[Abort, ...]) -> None:
         """Without Redis the answers run out."""

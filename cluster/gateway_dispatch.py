@@ -20,6 +20,7 @@ from cluster.waiting.config import WaitingConfig
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.wait_estimate import WaitEstimator
 from cluster.waiting_room import WaitingRoom
+from engine.request import Timing
 from tenants.spool.every import every
 
 
@@ -60,6 +61,10 @@ class GatewayDispatch:
     def waiting_tokens(self) -> int:
         """Prompt tokens that wait and are not cached."""
         return sum(self._queue.backlog().values())
+
+    def hear_timing(self, timing: Timing) -> None:
+        """Of a request that has ended: for how long it had its seat."""
+        self._queue.estimator.rates.ended(timing.prefill_s + timing.decode_s, time.monotonic())
 
     def _next_replica_s(self) -> float | None:
         until_s = self._until_next_replica_s()

@@ -58,9 +58,14 @@ class Door:
         """Whether it may come in."""
         if fullness.is_over or self._pressed.is_above(arrival, now):
             return False
+        return self._is_expected(arrival, now) or fullness.is_low or not self._is_booked(arrival, now)
+
+    def _is_expected(self, arrival: Arrival, now: float) -> bool:
+        """Not who was told here and comes before its time, whatever it says: SDKs wait a minute at most."""
         promise = self.promises.of(arrival)
-        is_expected = arrival.is_return or (promise is not None and promise.is_due(now))
-        return is_expected or fullness.is_low or not self._is_booked(arrival, now)
+        if promise is None or not arrival.claim:
+            return arrival.is_return or (promise is not None and promise.is_due(now))
+        return promise.is_due(now)
 
     def _is_booked(self, arrival: Arrival, now: float) -> bool:
         """Whether it would be late, or too many, behind those of its tenant that were told to come back.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from cluster.admission_windows import RAMP_S
@@ -14,8 +14,8 @@ from cluster.waiting.config import WaitingConfig
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.wait_estimate import WaitEstimator
 from engine.config import EngineConfig
-from engine.policy import SchedulingPolicy
-from loadtest.fleet.line import Line
+from engine.policy import FirstComeFirstServed, SchedulingPolicy
+from loadtest.fleet.line import FirstCome, Line
 from loadtest.fleet.scaler import Scaler
 from loadtest.studies.virtual_engine import StepTime
 
@@ -53,6 +53,10 @@ class FleetConfig:
         unknown = self.cold_start_s.keys() - set(STAGES)
         if unknown:
             raise ValueError(f"cold_start_s knows no stage {', '.join(sorted(unknown))}")
+
+    def first_come(self) -> FleetConfig:
+        """The baseline: first come, first served everywhere, and replicas take all that comes."""
+        return replace(self, line=FirstCome, policy=FirstComeFirstServed, has_credit=False)
 
     @property
     def tokens_per_s(self) -> float:

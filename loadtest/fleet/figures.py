@@ -66,3 +66,12 @@ def service_by_tenant(calls: Iterable[CallRecord]) -> Mapping[str, float]:
     for call in calls:
         served[call.share.tenant_id] += round(service(call.record))
     return served
+
+
+def offered_by_tenant(calls: Iterable[CallRecord], begin_s: float, end_s: float) -> Mapping[str, float]:
+    """Tokens of service that first tries asked for between these times, as if nothing were cached."""
+    offered: Counter[str] = Counter()
+    for call in calls:
+        if call.tries == 0 and begin_s <= call.record.sent_at < end_s:
+            offered[call.share.tenant_id] += call.record.prompt_tokens + call.asked_tokens
+    return offered

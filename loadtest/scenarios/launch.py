@@ -9,7 +9,6 @@ from typing import Any
 from cluster.autoscaling.capacity import CapacityEstimate
 from cluster.autoscaling.policy import Autoscaler, ScaleLimits
 from engine.config import EngineConfig
-from engine.policy import FirstComeFirstServed
 from loadtest.fleet.call import Customer
 from loadtest.fleet.config import FleetConfig
 from loadtest.fleet.figures import good_share, honesty, rejected, wait_error_s
@@ -20,7 +19,7 @@ from loadtest.fleet.run import FleetRun
 from loadtest.fleet.scaler import Reactive
 from loadtest.fleet.traffic import ClosedLoop, OpenLoop, Stage
 from loadtest.fleet.windows import WIDTH_S, Window, windows
-from loadtest.scenarios.scenario import Curve, OnTime, Outcome
+from loadtest.scenarios.scenario import Bound, Curve, OnTime, Outcome, Scenario
 from loadtest.slo import Slo
 from loadtest.studies.virtual_engine import StepTime
 
@@ -48,6 +47,20 @@ class Launch:
     lasts_s: float
     """From the hit on."""
 
+    def scenario(self) -> Scenario:
+        return Scenario(
+            summary=f"Tested at {self.tested} ×, hit by {self.hit} ×, {self.cold_start_s:g} s of cold start.",
+            bounds=(
+                Bound("goodput_of_possible_min", "≥", 0.9),
+                Bound("goodput_of_best_min", "≥", 0.95),
+                Bound("recovery_s", "≤", self.cold_start_s + WIDTH_S),
+                Bound("returned_in_time", "≥", 0.9),
+            ),
+            run=lambda seed, on_time: self.measure(self.config(seed), on_time),
+            baseline=lambda seed, on_time: self.measure(self.naive(seed), on_time),
+            axes=("seconds", "tokens of service a second"),
+        )
+
     @property
     def max_replicas(self) -> int:
         return round(self.hit * HEADROOM) + 2
@@ -66,10 +79,7 @@ class Launch:
     def naive(self, seed: int) -> FleetConfig:
         """First come, first served without end, and replicas one by one once there are too many requests."""
         return replace(
-            self.config(seed),
-            line=FirstCome,
-            policy=FirstComeFirstServed,
-            has_credit=False,
+            self.config(seed).first_come(),
             scaler=lambda: Reactive(self.max_replicas, requests_per_replica=ENGINE.max_num_seqs),
         )
 

@@ -1,4 +1,4 @@
-"""What a scenario is: a load on a fleet in virtual time, bounds on its figures, and something to compare with."""
+"""What a scenario is: a load on a fleet in virtual time, bounds on its figures, something to compare with."""
 
 from __future__ import annotations
 

@@ -218,7 +218,19 @@ class TestPromises:
         at = float(told[0] or 0)
         refused(queue, an_arrival("fresh", PAID, SECOND, now=at), at)
         assert queue.offer(an_arrival("again", PAID, SECOND, now=at, claim=b"r0"), at).refused is None
-        assert queue.offer(an_arrival("r5", PAID, SECOND, now=at, is_return=True), at).refused is None
+        elsewhere = an_arrival("told elsewhere", PAID, SECOND, now=at, is_return=True)
+        assert queue.offer(elsewhere, at).refused is None
+
+    def test_who_does_not_wait_as_long_as_it_was_told_takes_no_place_of_who_does(self) -> None:
+        """It says that it comes back, and so it does, but before its time."""
+        queue = a_queue()
+        fill(queue, PAID, 10)
+        told = [refused(queue, an_arrival(f"r{n}", PAID, SECOND)).retry_after_s for n in range(10)]
+        for _ in range(6):
+            queue.next(5.0)
+        at = float(told[0] or 0)
+        refused(queue, an_arrival("r9", PAID, SECOND, now=at, is_return=True), at)
+        assert queue.offer(an_arrival("r0", PAID, SECOND, now=at, is_return=True), at).refused is None
 
     def test_places_that_who_stands_lower_would_have_to_leave_count_as_free(self) -> None:
         queue = a_queue(max_waiting=4)

@@ -20,11 +20,9 @@ from cluster.policies import POLICIES
 from cluster.routing import Routing
 from engine.block_hash import hash_blocks
 from engine.config import BLOCK_SIZE, EngineConfig
-from engine.policy import FirstComeFirstServed
 from loadtest.fleet.call import Ask, Customer
 from loadtest.fleet.config import FleetConfig
 from loadtest.fleet.fleet import VirtualFleet
-from loadtest.fleet.line import FirstCome
 from loadtest.fleet.run import FleetRun
 from loadtest.fleet.traffic import ClosedLoop
 from loadtest.in_flight import replica_figures
@@ -39,11 +37,8 @@ BLOCKS_PER_REQUEST = -(-(PREFIX_TOKENS + SUFFIX_TOKENS + OUTPUT_TOKENS) // BLOCK
 NUM_BLOCKS = 1 + 8 * BLOCKS_PER_REQUEST
 FLEET = FleetConfig(
     EngineConfig(num_blocks=NUM_BLOCKS, max_model_len=BLOCK_SIZE * (NUM_BLOCKS - 1)),
-    line=FirstCome,
-    policy=FirstComeFirstServed,
-    has_credit=False,
     link_delay_s=0.0,
-)
+).first_come()
 """What is compared is who is chosen: all may be chosen at any time."""
 EVEN = (1,) * NUM_PROMPTS
 HOT = (76, *EVEN[1:])
@@ -162,8 +157,8 @@ def test_overloaded_caches_do_not_churn() -> None:
 
 @pytest.mark.parametrize("weights", [EVEN, HOT], ids=["even", "hot"])
 def test_at_nine_tenths_of_capacity_no_prefix_bounces_between_replicas(weights: tuple[int, ...]) -> None:
-    """Spilt a few times: a step that makes nothing for a gateway tells it nothing, so that what it knows of the
-    replicas' load is up to a heartbeat old."""
+    """Spilt a few times: a step that makes nothing for a gateway tells it nothing, so that what it knows of
+    the replicas' load is up to a heartbeat old."""
     workload = shared_prefixes(weights, 800)
     capacity = 800 / run("token-load", weights, 32).ended_s
     outcome = serve("token-load", workload.asks, poisson(0.9 * capacity, 800))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import count
 from random import Random
 from typing import NamedTuple
 
@@ -85,6 +86,17 @@ def test_replicas_have_work_all_the_time(size: tuple[int, int]) -> None:
 def test_replicas_have_work_all_the_time_if_nobody_comes_back() -> None:
     seen = run((Load(PAID, 4.0),), comes_back=False, until_s=20.0)
     assert len(seen.first_token_s) >= 0.95 * capacity(*SHORT) * 20
+
+
+def test_a_crowd_that_asks_again_after_each_answer_gets_in_when_told_and_fills_the_cluster() -> None:
+    """Four times as many clients as ten seconds of the line and all seats can hold."""
+    rig = WaitingRig(num_replicas=NUM_REPLICAS, num_seats=NUM_SEATS, step_tokens=STEP_TOKENS)
+    num_clients = 4 * (NUM_REPLICAS * NUM_SEATS + round(10 * capacity(*SHORT)))
+    numbers = count(num_clients)
+    rig.come(Visit(0.01 * number, number, Ask(PAID, *SHORT), 0) for number in range(num_clients))
+    seen = rig.run(40.0, lambda visit, now: Visit(now, next(numbers), visit.ask, 0))
+    assert share_in(seen) >= 0.99
+    assert len(seen.first_token_s) >= 0.95 * capacity(*SHORT) * 40
 
 
 def test_tenants_of_unequal_load_all_get_in_when_told() -> None:

@@ -14,6 +14,7 @@ from cluster.waiting.arrival import Arrival
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.gateway_queue import GatewayQueue
+from cluster.waiting.shedding import Refused
 from cluster.waiting.wait_estimate import WaitEstimator
 from engine.request import RequestOutput
 from engine.scheduler import Scheduler
@@ -114,7 +115,6 @@ class WaitingRig:
         self._order = count()
         self._running: dict[str, Visit] = {}
         self._waiting: dict[str, Visit] = {}
-        self._seated_at: dict[str, float] = {}
 
     def _start(self) -> Scheduler:
         return make_scheduler(
@@ -163,14 +163,18 @@ class WaitingRig:
         )
         outcome = self.queue.offer(arrival, self.now)
         for shed in outcome.shed:
-            self.seen.shed += self._gone([shed.entry_id])
+            self.seen.shed.append(shed.entry_id)
+            self._come_back(self._waiting.pop(shed.entry_id), shed.told)
         if outcome.refused is None:
             self.seen.entered.append(visit)
             self._waiting[entry_id] = visit
-            return
-        self.seen.refused.append((visit, outcome.refused.retry_after_s))
-        if self._comes_back and outcome.refused.retry_after_s is not None:
-            at = self.now + outcome.refused.retry_after_s
+        else:
+            self.seen.refused.append((visit, outcome.refused.retry_after_s))
+            self._come_back(visit, outcome.refused)
+
+    def _come_back(self, visit: Visit, told: Refused) -> None:
+        if self._comes_back and told.retry_after_s is not None:
+            at = self.now + told.retry_after_s
             self.come([visit._replace(at=at, tries=visit.tries + 1)])
 
     def _gone(self, entry_ids: list[str]) -> list[str]:
