@@ -43,6 +43,9 @@ COMMANDS = {
     ),
     "bench": Entry("loadtest.bench_command:bench", "Measure one part alone, such as the engine."),
     "load": Entry("loadtest.load_command:load", "Measure a running server under load."),
+    "scenario": Entry(
+        "loadtest.scenario_command:scenario", "A load on a fleet in virtual time: does it keep its bounds?"
+    ),
 }
 
 

@@ -75,6 +75,7 @@ class ClusterGeneration:
         self.timing: Timing | None = None
         self.replica_id = inbox.replica_id
         self.max_tokens, self.standing = reservation.max_tokens, reservation.standing
+        self.waited_s = request.waited_s
         reservation.runs(lambda: self.usage)
 
     @property

@@ -114,10 +114,11 @@ class ClusterGenerator:
         max_tokens = self._room.max_tokens(request)
         try:
             self._room.check(self._room.arrival(request, cached_tokens=0))
-        except ApiError:
+        except ApiError as error:
             input_tokens, max_output = len(request.prompt_token_ids), request.n * max_tokens
             self._demand.arrived(input_tokens, max_output)
-            self._demand.shed(input_tokens, max_output)
+            if error.status == 503:
+                self._demand.shed(input_tokens, max_output)
             raise
         return _within(request, max_tokens)
 

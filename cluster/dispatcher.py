@@ -107,7 +107,10 @@ class Dispatcher:
         if not self._links.candidates() and not self._room.is_start_expected:
             raise no_capacity("No replica can serve at the moment; try again shortly.")
         arrival = self._room.arrival(request.asked, self._chooser.most_cached_tokens(request))
-        return await self._room.turn(arrival, lambda there: self._chooser.book(request, there, part))
+        began_s = self._clock()
+        booking = await self._room.turn(arrival, lambda there: self._chooser.book(request, there, part))
+        request.waited_s = self._clock() - began_s
+        return booking
 
     async def _elsewhere(self, request: RoutedRequest, part: Part) -> Booking:
         """It has had its turn: it goes on, credit or not."""

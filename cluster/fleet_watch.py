@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Protocol
 
 from cluster.backlog import Backlog
@@ -46,7 +46,8 @@ class FleetWatch:
         self._clock = clock
         self.next_replica_s = next_replica_s
         self._due_s = float("-inf")
-        self._ready: Iterable[str] = ()
+        self._ready: Set[str] = frozenset()
+        """Who took work then."""
 
     def look_if_due(self) -> None:
         """Also at once when another replica takes work, or one does no more."""
@@ -80,4 +81,5 @@ def _num_there(counters: EngineCounters | None) -> int:
 
 def _backlog(share: Share, arrivals: list[Arrival]) -> Backlog:
     num_tokens = sum(arrival.uncached_tokens for arrival in arrivals)
-    return Backlog(share.tenant_id, num_tokens, len(arrivals), share.weight, PRIORITY[share.service_class])
+    num_requests = sum(arrival.num_siblings for arrival in arrivals)
+    return Backlog(share.tenant_id, num_tokens, num_requests, share.weight, PRIORITY[share.service_class])

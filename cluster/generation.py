@@ -91,6 +91,10 @@ class Generation(Protocol):
         """The tenant's limits, as they stood when this was admitted."""
 
     @property
+    def waited_s(self) -> float:
+        """At the gateway, until its turn came."""
+
+    @property
     def usage(self) -> Usage:
         """So far; final once the last delta was read."""
 

@@ -24,6 +24,7 @@ from cluster.link import (
     LinkDown,
     LinkMessage,
     LinksClosed,
+    NotReached,
     ReplicaLeft,
     Report,
     StepMessage,
@@ -132,10 +133,10 @@ class Links:
         return [self.hello(load.replica_id) for load in self.candidates()]
 
     def hello(self, replica_id: str) -> Hello:
-        """Raises `LinkDown` if the replica is not linked."""
+        """Raises `NotReached` if the replica is not linked."""
         hello = self._links[replica_id].hello if replica_id in self._links else None
         if hello is None:
-            raise LinkDown(f"replica {replica_id} is not linked")
+            raise NotReached(f"replica {replica_id} is not linked")
         return hello
 
     def states(self) -> dict[str, EngineCounters]:

@@ -25,6 +25,8 @@ class RoutedRequest:
         """Of the revision that it began with."""
         self.predicted_cached_tokens = 0
         """Of the last submission."""
+        self.waited_s = 0.0
+        """At this gateway, until its turn came."""
 
     @property
     def num_prompt_tokens(self) -> int:

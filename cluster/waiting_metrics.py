@@ -17,6 +17,8 @@ from tenants.terms import ServiceClass
 
 BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
 CODES = ("overloaded", "queue_full", "deadline_exceeded")
+SIGNS = ("shorter", "longer")
+"""A wait was, than foreseen."""
 GAUGES = {
     "gateway_requests_waiting": "Requests that wait at this gateway for a replica's credit",
     "gateway_tokens_waiting": "Prompt tokens of theirs that are not cached",
@@ -30,7 +32,7 @@ class WaitingMetrics(Collector):
     """`gauges()` tells the values of `GAUGES`, now."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.gauges: Callable[[], Mapping[str, float]] = dict
+        self.gauges: Callable[[], Mapping[str, float]] = lambda: dict.fromkeys(GAUGES, 0.0)
         self._turn = _histogram(
             registry, "gateway_queue_time", "From a request's place in the queue to its turn", "class"
         )
@@ -43,10 +45,17 @@ class WaitingMetrics(Collector):
             ("class", "code"),
             registry=registry,
         )
+        self._begin()
+        registry.register(self)
+
+    def _begin(self) -> None:
+        """All series are there from the start: a rate misses what begins with 1."""
         for service_class in get_args(ServiceClass):
+            self._turn.labels(service_class)
             for code in CODES:
                 self._turned_away.labels(service_class, code)
-        registry.register(self)
+        for sign in SIGNS:
+            self._error.labels(sign)
 
     def observe_turn(self, share: Share, waited_s: float) -> None:
         self._turn.labels(share.service_class).observe(waited_s)
@@ -56,7 +65,7 @@ class WaitingMetrics(Collector):
 
     def observe_wait(self, predicted_s: float, actual_s: float) -> None:
         error_s = actual_s - predicted_s
-        self._error.labels("longer" if error_s > 0 else "shorter").observe(abs(error_s))
+        self._error.labels(SIGNS[error_s > 0]).observe(abs(error_s))
 
     def collect(self) -> Iterator[Metric]:
         for name, value in self.gauges().items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ from cluster.routing import ReplicaLoad
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.shedding import Refused
-from tenants.queued import Queued, Share
+from tenants.queued import Share
 
 KNOWN_BY_TOKENS = 4096
 """Of a prompt's end, by which a client that asks again is known."""
@@ -62,6 +63,7 @@ class WaitingRoom:
         self._observer = observer
         self._waiting: dict[str, _Waiter] = {}
         self._alarm: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -90,6 +92,7 @@ class WaitingRoom:
             cached_tokens=cached_tokens,
             first_token_by_s=config.first_token_by_s(asked.service_class, asked.arrived, asked.deadline),
             answer_by_s=asked.deadline,
+            num_siblings=asked.n,
             max_queue_len=terms.max_queue_len,
             claim=_claim(asked.prompt_token_ids),
             is_return=asked.is_return,
@@ -104,6 +107,8 @@ class WaitingRoom:
 
     async def turn(self, arrival: Arrival, book: Book) -> Booking:
         """What `book` took for it, once it was its turn. Raises `ApiError` 429 or 503."""
+        if self._is_closed:
+            raise _closed()
         self._watch.look_if_due()
         began_s = self._clock()
         refused, shed = self._queue.offer(arrival, began_s)
@@ -135,16 +140,20 @@ class WaitingRoom:
         """All whose turn it is and for whom a replica has credit."""
         now = self._clock()
         while self._waiting and self._with_credit(0):
-            arrival = self._queue.next(now, self._has_credit)
-            if arrival is None:
+            if not self._let_next_go(now):
                 break
-            waiter = self._waiting.pop(arrival.entry_id)
-            if not waiter.turn.done():  # else its client has left in this turn of the loop
-                waiter.turn.set_result(waiter.book(self._with_credit(arrival.uncached_tokens)))
         self._end_late(now)
 
-    def _has_credit(self, entry: Queued) -> bool:
-        return bool(self._with_credit(entry.uncached_tokens))
+    def _let_next_go(self, now: float) -> bool:
+        """Whether it was anybody's turn."""
+        there = cache(self._with_credit)  # asked once more, a replica might have fallen silent meanwhile
+        arrival = self._queue.next(now, lambda entry: bool(there(entry.uncached_tokens)))
+        if arrival is None:
+            return False
+        waiter = self._waiting.pop(arrival.entry_id)
+        if not waiter.turn.done():  # else its client has left in this turn of the loop
+            waiter.turn.set_result(waiter.book(there(arrival.uncached_tokens)))
+        return True
 
     def dismiss(self, entry_id: str, reason: Callable[[], ApiError]) -> None:
         """If it waits."""
@@ -153,14 +162,16 @@ class WaitingRoom:
 
     def close(self) -> None:
         """Nobody's turn comes any more."""
+        self._is_closed = True
         for entry_id in list(self._waiting):
-            self.dismiss(entry_id, lambda: no_capacity("This gateway is ending; try again."))
+            self.dismiss(entry_id, _closed)
         self._end_late(self._clock())
 
     def _end_late(self, now: float) -> None:
         for entry_id in self._queue.expire(now):
-            told = Refused(503, "deadline_exceeded", None)
-            self._end(entry_id, self._turned_away(self._share(entry_id), told))
+            if entry_id in self._waiting:  # else its client has left since its time was over
+                told = Refused(503, "deadline_exceeded", None)
+                self._end(entry_id, self._turned_away(self._share(entry_id), told))
         self._set_alarm()
 
     def _end(self, entry_id: str, error: ApiError) -> None:
@@ -205,6 +216,10 @@ class WaitingRoom:
 
 def share_of(asked: GenerationRequest) -> Share:
     return Share(asked.account.tenant.tenant_id, asked.account.terms.weight, asked.service_class)
+
+
+def _closed() -> ApiError:
+    return no_capacity("This gateway is ending; try again.")
 
 
 def _claim(prompt_token_ids: Sequence[int]) -> bytes:

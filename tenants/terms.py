@@ -55,10 +55,11 @@ class Terms(Limits, frozen=True, kw_only=True):
     """Everything that a tier says."""
 
     weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
-    """Share of tokens among the backlogged tenants of a class. This, `service_class` and `max_queue_len` are
-    kept and shown, and wait for the queues of tenants: nothing obeys them yet."""
+    """Share of tokens among the waiting tenants of a class; who weighs less is turned away first."""
     service_class: ServiceClass = "interactive"
+    """Of requests that do not say; the highest that they may say."""
     max_queue_len: Count | None = None
+    """Requests that may wait at one gateway, in both classes; None: as many as all may."""
     max_context_tokens: Tokens | None = None
     """Prompt + output of one request."""
     max_output_tokens: Tokens = 4096

@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -22,6 +24,8 @@ from loadtest.server_process import free_port
 Value = TypeVar("Value")
 Mode = Literal["pass", "refuse", "freeze"]
 CHUNK_BYTES = 65536
+PEER = struct.Struct("3i")
+"""As the system tells who is at the other end of a unix socket: pid, uid, gid."""
 
 
 class Proxy:
@@ -35,7 +39,9 @@ class Proxy:
         self._socket = socket
         self._mode: Mode = "pass"
         self._delay_s = 0.0
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._refused_pid = 0
+        self._writers: dict[asyncio.StreamWriter, int] = {}
+        """With the process at the other end; 0 where nobody asks."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         self._loop = asyncio.new_event_loop()
@@ -59,6 +65,17 @@ class Proxy:
         """Open connections end, new ones are closed at once."""
         self._set("refuse", 0.0)
         self.cut()
+
+    def refuse_only(self, pid: int) -> None:
+        """As `refuse`, for one process that connects through a unix socket."""
+
+        def change() -> None:
+            self._refused_pid = pid
+            for writer, peer in self._writers.items():
+                if peer == pid:
+                    writer.transport.abort()
+
+        self._do(change)
 
     def freeze(self) -> None:
         """Connections are accepted and bytes swallowed; nothing comes back until `passes`."""
@@ -85,7 +102,7 @@ class Proxy:
 
     def _set(self, mode: Mode, delay_s: float) -> None:
         def change() -> None:
-            self._mode, self._delay_s = mode, delay_s
+            self._mode, self._delay_s, self._refused_pid = mode, delay_s, 0
             if mode == "freeze":
                 self._flowing.clear()
             else:
@@ -121,22 +138,22 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self._writers.add(writer)
+        self._writers[writer] = pid = _peer_pid(writer)
         try:
-            if self._mode != "refuse":
+            if self._mode != "refuse" and (not pid or pid != self._refused_pid):
                 await self._join(reader, writer)
         except asyncio.CancelledError:
             pass  # we close; asyncio's streams would report a cancelled handler as an error
         finally:
             self._tasks.discard(task)
-            self._writers.discard(writer)
+            del self._writers[writer]
             writer.transport.abort()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             await self._flowing.wait()
             from_server, server = await _connect(self._upstream_url)
-            self._writers.add(server)
+            self._writers[server] = 0
             ways = [
                 asyncio.ensure_future(self._pump(reader, server, is_answer=False)),
                 asyncio.ensure_future(self._pump(from_server, writer, is_answer=True)),
@@ -147,7 +164,7 @@ class Proxy:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-                self._writers.discard(server)
+                del self._writers[server]
                 server.transport.abort()
 
     async def _pump(
@@ -293,3 +310,12 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     if parts.scheme == "unix":
         return await asyncio.open_unix_connection(unquote(parts.path))
     return await asyncio.open_connection(parts.hostname, parts.port)
+
+
+def _peer_pid(writer: asyncio.StreamWriter) -> int:
+    """Of who has connected through a unix socket; 0 for a port."""
+    pid, _, _ = PEER.unpack(
+        writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+    )
+    assert isinstance(pid, int)
+    return pid

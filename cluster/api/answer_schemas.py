@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from cluster.api.described import BEHIND_DOOR, ERROR_REF, Responses, answer_schema, media_of, refuses
 from cluster.api.shapes import ChatChoice, ChatChunkChoice, TextChoice, UsageBody
+from tenants.terms import ServiceClass
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,11 +90,22 @@ _LIMIT_HEADERS = {
 }
 _ANSWER_HEADERS = {
     **_LIMIT_HEADERS,
-    "X-Headrace-Max-Tokens": _header("The effective maximum, where it is lower than asked.", "integer"),
+    "X-Headrace-Max-Tokens": _header(
+        "The effective maximum, where it is lower than asked: by context, tier, budget, or while many wait.",
+        "integer",
+    ),
     "X-Headrace-Replica": _header("Who answers."),
     "X-Headrace-Cached-Tokens": _header("Prompt tokens from the cache; not on streams.", "integer"),
-    "X-Headrace-Queue-Ms": _header("Milliseconds in the queue.", "integer"),
+    "X-Headrace-Queue-Ms": _header(
+        "Milliseconds in the queues of gateway and replica; not on streams.", "integer"
+    ),
     "X-Headrace-Replayed": _header("`true` on the stored answer of an earlier request with this key."),
+}
+_TURNED_AWAY = {
+    429: "A limit of the tenant's is reached, or enough of its requests wait (`queue_full`); `Retry-After` says "
+    "when to come back.",
+    503: "It would not be answered in time, and `Retry-After` says when it would (`overloaded`); its time is "
+    "over (`deadline_exceeded`); no replica can serve (`no_capacity`), or the record of tenants cannot be asked.",
 }
 PARAMETERS: dict[str, Any] = {
     "parameters": [
@@ -103,6 +115,14 @@ PARAMETERS: dict[str, Any] = {
             "required": False,
             "description": "Seconds that the whole answer may take; default 600.",
             "schema": {"type": "string", "pattern": _DECIMAL_SECONDS},
+        },
+        {
+            "name": "X-Headrace-Class",
+            "in": "header",
+            "required": False,
+            "description": "Who goes first: `interactive` before `batch`, which may wait longer and is turned "
+            "away first. Default: the tenant's own; a tenant of batch may not ask for more.",
+            "schema": {"type": "string", "enum": list(get_args(ServiceClass))},
         },
         {
             "name": "Idempotency-Key",
@@ -128,6 +148,8 @@ def generates(kind: Any, chunk: Any, example: Any) -> Responses:
         "headers": _ANSWER_HEADERS,
     }
     refused = refuses(400, 402, 404, 408, 409, 413, 422, 429, *BEHIND_DOOR)
+    for status, meaning in _TURNED_AWAY.items():
+        refused[status]["description"] = meaning
     for status in (400, 402, 429):
         refused[status]["headers"] = {**refused[status].get("headers", {}), **_LIMIT_HEADERS}
     return {200: answered, **refused}

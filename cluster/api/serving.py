@@ -107,7 +107,8 @@ def _headers(answer: Answer, limit: TokenLimit) -> dict[str, str]:
         headers |= limit_headers(generation.standing)
         headers["x-headrace-replica"] = generation.replica_id
         if generation.timing is not None:
-            headers["x-headrace-queue-ms"] = str(round(1000 * generation.timing.queued_s))
+            queued_s = generation.waited_s + generation.timing.queued_s
+            headers["x-headrace-queue-ms"] = str(round(1000 * queued_s))
     return headers
 
 

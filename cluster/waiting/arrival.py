@@ -25,6 +25,8 @@ class Arrival:
     told to come back is known. Empty: any request of the tenant may be the one."""
     is_return: bool = False
     """The client itself says that it comes back (`x-stainless-retry-count`), maybe to another gateway."""
+    num_siblings: int = 1
+    """Answers that it asks for: each takes a seat of a replica."""
 
     @property
     def queued(self) -> Queued:

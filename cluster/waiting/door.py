@@ -58,7 +58,8 @@ class Door:
         """Whether it may come in."""
         if fullness.is_over or self._pressed.is_above(arrival, now):
             return False
-        return self._is_expected(arrival, now) or fullness.is_low or not self._is_booked(arrival, now)
+        is_low = fullness.is_low or not len(self._queue)  # a long prompt fills a line by itself
+        return self._is_expected(arrival, now) or is_low or not self._is_booked(arrival, now)
 
     def _is_expected(self, arrival: Arrival, now: float) -> bool:
         """Not who was told here and comes before its time, whatever it says: SDKs wait a minute at most."""

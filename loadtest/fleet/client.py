@@ -18,8 +18,9 @@ JITTER = 0.25
 
 
 class Clients:
-    """Sends asks to gateways at random, one try after the other; each ask ends once, by `on_done`,
-    which comes after the pause if it failed: who asks one thing after the other is in no more of a hurry then.
+    """Sends asks to gateways at random, one try after the other; each ask ends once, by `on_done`.
+
+    That comes after the pause if it failed: who asks one thing after the other is in no hurry then, either.
 
     `on_call` hears of every try that ended.
     """

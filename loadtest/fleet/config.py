@@ -35,6 +35,8 @@ class FleetConfig:
     """From the start, and at least."""
     num_gateways: int = 1
     step_time: StepTime = SMALL_MODEL
+    speed_spread: float = 0.0
+    """No two machines are alike: steps take up to this part longer, on each replica another one."""
     link_delay_s: float = 0.002
     """Each way between a gateway and a replica."""
     routing: Routing = "token-load"

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from loadtest.fleet.curve import Curve
 from loadtest.fleet.run import CallRecord, FleetRun
-from loadtest.percentiles import percentile
+from loadtest.percentiles import percentile, percentiles
 from loadtest.record import RequestRecord
 from loadtest.slo import Slo
 from tenants.service_tokens import service_tokens
@@ -26,6 +27,13 @@ def ttft_p99_ms(calls: Iterable[CallRecord]) -> float:
     """Of the tries that were answered; 0 if none was."""
     seconds = [call.record.ttft_s for call in calls if call.record.is_ok and call.record.ttft_s is not None]
     return round(1000 * (percentile(seconds, 99) or 0.0), 1)
+
+
+def ttft_curve(calls: Iterable[CallRecord]) -> Curve:
+    """Per cent of the answered tries → the most milliseconds that their first tokens took."""
+    percents = [*range(1, 101)]
+    seconds = [call.record.ttft_s for call in calls if call.record.is_ok and call.record.ttft_s is not None]
+    return Curve(percents, [1000 * (value or 0.0) for value in percentiles(seconds, percents)])
 
 
 def good_share(calls: Sequence[CallRecord], slo: Slo) -> float:
@@ -75,3 +83,10 @@ def offered_by_tenant(calls: Iterable[CallRecord], begin_s: float, end_s: float)
         if call.tries == 0 and begin_s <= call.record.sent_at < end_s:
             offered[call.share.tenant_id] += call.record.prompt_tokens + call.asked_tokens
     return offered
+
+
+def hit_rate(calls: Iterable[CallRecord]) -> float:
+    """Prompt tokens from the cache ÷ all, of the tries that were answered; 0 if none was."""
+    answered = [call.record for call in calls if call.record.is_ok]
+    prompt_tokens = sum(record.prompt_tokens for record in answered)
+    return round(sum(record.cached_tokens for record in answered) / max(1, prompt_tokens), 4)

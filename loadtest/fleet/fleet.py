@@ -41,9 +41,10 @@ class VirtualFleet:
         self._numbers = count()
         self._num_to_come = 0
         """Clients who have not begun."""
-        ledger = MemoryLedger(lambda: round(self.clock.now * 1e6))
+        self.ledger = MemoryLedger(lambda: round(self.clock.now * 1e6))
+        """The record's, for all gateways."""
         self.gateways = [
-            VirtualGateway(f"gateway-{number}", config, self.clock, ledger, self._waited)
+            VirtualGateway(f"gateway-{number}", config, self.clock, self.ledger, self._waited)
             for number in range(config.num_gateways)
         ]
         self._clients = Clients(

@@ -153,13 +153,13 @@ class VirtualGateway:
         answer_by_s = now + min(ask.timeout_s, NO_DEADLINE_S)
         share = ask.customer.share
         return Arrival(
-            call.call_id,
-            share,
-            call.uncached_tokens,
-            self._line.config.first_token_by_s(share.service_class, now, answer_by_s),
-            answer_by_s,
-            len(ask.prompt_token_ids) - call.uncached_tokens,
-            ask.customer.max_queue_len,
+            entry_id=call.call_id,
+            share=share,
+            uncached_tokens=call.uncached_tokens,
+            first_token_by_s=self._line.config.first_token_by_s(share.service_class, now, answer_by_s),
+            answer_by_s=answer_by_s,
+            cached_tokens=len(ask.prompt_token_ids) - call.uncached_tokens,
+            max_queue_len=ask.customer.max_queue_len,
             claim=str(ask.number).encode(),
             is_return=call.tries > 0,
         )

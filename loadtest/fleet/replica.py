@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from random import Random
 
 from cluster.admission_windows import AdmissionWindows
 from cluster.backlog import Backlog
@@ -55,6 +56,7 @@ class VirtualReplica:
         )  # fmt: skip
         self._config = config
         self._clock = clock
+        self._slowness = 1 + config.speed_spread * Random(f"{config.seed}:{replica_id}").random()
         self._held = _Held()
         self._claims: frozenset[bytes] = frozenset()
         """Blocks that it held when it published last."""
@@ -126,7 +128,7 @@ class VirtualReplica:
             self._counters = self._scheduler.counters()
         if self._scheduler.has_work():
             self._plan = self._scheduler.schedule(self._clock.now)
-            self._clock.after(self._config.step_time.of(self._plan), self._end_step)
+            self._clock.after(self._slowness * self._config.step_time.of(self._plan), self._end_step)
 
     def _end_step(self) -> None:
         plan, self._plan = self._plan, None

@@ -57,12 +57,5 @@ class FleetRun:
     num_open: int
     """Asks that had not ended then."""
 
-    @property
-    def records(self) -> list[RequestRecord]:
-        return [call.record for call in self.calls]
-
     def of(self, *tenant_ids: str) -> list[CallRecord]:
         return [call for call in self.calls if call.share.tenant_id in tenant_ids]
-
-    def num_serving(self, at: float) -> int:
-        return sum(one.since <= at and (one.until is None or at < one.until) for one in self.served.values())

@@ -3,5 +3,8 @@
 from __future__ import annotations
 
 from loadtest.scenarios.launch import Launch
+from loadtest.scenarios.scenario import Bound
 
-SCENARIO = Launch(tested=3, hit=8, cold_start_s=90.0, lasts_s=150.0).scenario()
+SCENARIO = Launch(tested=3, hit=8, cold_start_s=90.0, lasts_s=132.0).scenario(
+    Bound("returned_in_time", "≥", 0.9)
+)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from loadtest.scenarios.launch import Launch
 
-SCENARIO = Launch(tested=5, hit=6, cold_start_s=30.0, lasts_s=80.0).scenario()
+SCENARIO = Launch(tested=5, hit=6, cold_start_s=30.0, lasts_s=72.0).scenario()

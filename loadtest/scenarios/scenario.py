@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from loadtest.fleet.curve import Curve
+
 OnTime = Callable[[float], None]
 """Hears now and then how far a run is, in seconds of its own time."""
-
-
-class Curve(NamedTuple):
-    x: Sequence[float]
-    y: Sequence[float]
 
 
 class Bound(NamedTuple):

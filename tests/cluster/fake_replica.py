@@ -154,6 +154,8 @@ class OpenDoor:
 
     def __init__(self) -> None:
         self.refusal: ApiError | None = None
+        self.may_answer: asyncio.Event | None = None
+        """If there is one: nobody is answered before it is set."""
         self.max_tokens: int | None = None
         """What the budget pays for; None: everything."""
         self.claims: dict[int, int] = {}
@@ -162,6 +164,8 @@ class OpenDoor:
 
     async def admit(self, request: GenerationRequest, lookups: Sequence[Lookup]) -> Admitted:
         self.lookups += lookups
+        if self.may_answer is not None:
+            await self.may_answer.wait()
         if self.refusal is not None:
             raise self.refusal
         asked = request.sampling.max_tokens

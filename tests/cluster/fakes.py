@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,6 +110,7 @@ class FakeGeneration:
         self._num_prompt_tokens = num_prompt_tokens
         self._num_tokens = 0
         self.timing: Timing | None = None
+        self.waited_s = 0.25
         self.max_tokens = max_tokens
         self.standing = Standing()
         self.outcomes: list[Outcome] = []
@@ -143,6 +144,8 @@ class FakeGenerator:
         self.requests: list[GenerationRequest] = []
         self.generations: list[FakeGeneration] = []
         self.num_cancelled_starts = 0
+        self.max_tokens: int | None = None
+        """What it grants; None: what is asked for."""
 
     @property
     def last(self) -> GenerationRequest:
@@ -158,7 +161,8 @@ class FakeGenerator:
         except asyncio.CancelledError:
             self.num_cancelled_starts += 1
             raise
-        generation = FakeGeneration(self.script, len(request.prompt_token_ids), request.sampling.max_tokens)
+        max_tokens = self.max_tokens or request.sampling.max_tokens
+        generation = FakeGeneration(self.script, len(request.prompt_token_ids), max_tokens)
         self.generations.append(generation)
         return generation
 
@@ -213,12 +217,16 @@ class ToldStatus:
 class FakeGateway:
     """The real app over fakes, and a key of each scope."""
 
-    def __init__(self, *, tier: str = "paid", **services: Any) -> None:
+    def __init__(
+        self, *, tier: str = "paid", overrides: Mapping[str, Any] | None = None, **services: Any
+    ) -> None:
         self.time = FakeTime()
         self.wall_time = WALL_TIME
         self.generator = FakeGenerator()
         self.store = MemoryTenantStore()
-        self.tenant = Tenant(tenant_id="acme", name="Acme", tier=tier, created_at=WALL_TIME)
+        self.tenant = Tenant(
+            tenant_id="acme", name="Acme", tier=tier, overrides=overrides or {}, created_at=WALL_TIME
+        )
         self.telemetry = Telemetry(dict)
         self.keys: dict[str, str] = {}
         tokenizer = ByteTokenizer()

@@ -14,6 +14,7 @@ import msgspec
 
 from cluster.cluster_generator import ClusterGenerator
 from cluster.engine_host import EngineHost
+from cluster.fair_policy import FairShare
 from cluster.link import (
     Abort,
     Hello,
@@ -33,7 +34,6 @@ from cluster.running import Running
 from cluster.telemetry import Telemetry
 from engine.core import EngineCore
 from engine.executor import Done
-from engine.policy import FirstComeFirstServed
 from engine.request import Request, RequestOutput
 from engine.scheduler import Scheduler
 from engine.step import ScheduledRequest, StepPlan, StepResult
@@ -158,7 +158,7 @@ class InProcess(FakeGateway):
             **{"num_blocks": 20_001, "max_num_seqs": 256, "max_num_batched_tokens": 2048} | sizes
         )
         self.executor = SiblingTape(tapes, num_blocks=config.num_blocks, block_size=BLOCK_SIZE)
-        scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=[EOS])
+        scheduler = Scheduler(config, FairShare(), eos_token_ids=[EOS])
         hello = Hello(
             "a", 1, "tape", "r1", b"root", BLOCK_SIZE, config.max_model_len, config.max_num_seqs, 1, 2048
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cluster.fair_policy import FairShare
 from cluster.link import Hello
 from cluster.prompt_chains import PromptChains
 from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
 from engine.block_events import NOBODY, BlockListener
 from engine.core import EngineCore
 from engine.executor import Executor, Pending
-from engine.policy import FirstComeFirstServed
 from engine.request import Request, SamplingParams, TokenLogprobs
 from engine.scheduler import Scheduler
 from engine.step import ScheduledRequest, StepPlan
@@ -96,7 +96,7 @@ class OneEngine:
             TapeSpec({"*": ANSWER}), num_blocks=config.num_blocks, block_size=config.block_size
         )
         self.executor = WatchedExecutor(executor or tape, config.block_size)
-        scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=[EOS], listener=listener)
+        scheduler = Scheduler(config, FairShare(), eos_token_ids=[EOS], listener=listener)
         self.core = EngineCore(scheduler, self.executor, FakeClock())
         self._public = public
         self._num_requests = 0

@@ -73,7 +73,7 @@ class TestWhole:
         assert call.headers["x-request-id"] == gateway.generator.last.request_id
         assert call.headers["x-headrace-replica"] == "replica-1"
         assert call.headers["x-headrace-cached-tokens"] == "3"
-        assert call.headers["x-headrace-queue-ms"] == "500"
+        assert call.headers["x-headrace-queue-ms"] == "750", "250 at the gateway, 500 at the replica"
         assert "x-headrace-max-tokens" not in call.headers
 
     async def test_an_answer_without_text_is_an_answer(self, gateway: FakeGateway) -> None:

@@ -11,9 +11,9 @@ from random import Random
 import psutil
 
 from cluster.engine_host import EngineHost
+from cluster.fair_policy import FairShare
 from cluster.link import Abort, Hello, StepMessage, decode_message
 from engine.core import EngineCore
-from engine.policy import FirstComeFirstServed
 from engine.request import Request
 from engine.scheduler import Scheduler
 from engine.tape import TapeExecutor, TapeSpec
@@ -77,7 +77,7 @@ class Crowd:
 async def test_after_ten_thousand_requests_the_engine_is_as_empty_as_after_a_thousand() -> None:
     config = make_config(num_blocks=201, max_num_seqs=32, max_num_batched_tokens=128)
     tape = TapeExecutor(TapeSpec({"*": ANSWER}), num_blocks=config.num_blocks, block_size=BLOCK_SIZE)
-    scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=[EOS])
+    scheduler = Scheduler(config, FairShare(), eos_token_ids=[EOS])
     core = EngineCore(scheduler, tape, time.monotonic)
     host = EngineHost(core, HELLO, time.monotonic)
     with ThreadPoolExecutor(1) as thread:

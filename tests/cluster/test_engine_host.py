@@ -15,10 +15,10 @@ from msgspec import structs
 from cluster.backlog import Backlog
 from cluster.credit import Credit
 from cluster.engine_host import EngineDead, EngineHost
+from cluster.fair_policy import FairShare
 from cluster.link import OCCUPIED, Abort, Hello, NotReached, Report, StepMessage, SubmitReply, decode_message
 from engine.core import EngineCore
 from engine.counters import EngineCounters
-from engine.policy import FirstComeFirstServed
 from engine.request import Flow, Request, RequestOutput
 from engine.scheduler import Scheduler
 from engine.step import StepPlan
@@ -54,7 +54,7 @@ class Rig:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, **sizes: int) -> None:
         config = make_config(**sizes)
         self.tape = GatedTape(ANSWER, config.num_blocks)
-        scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=[EOS])
+        scheduler = Scheduler(config, FairShare(), eos_token_ids=[EOS])
         self.fatal: list[BaseException] = []
         core = EngineCore(scheduler, self.tape, clock)
         self.host = EngineHost(core, HELLO, clock, on_fatal=self.fatal.append, ramp_s=0.0)

@@ -232,6 +232,15 @@ class TestPromises:
         refused(queue, an_arrival("r9", PAID, SECOND, now=at, is_return=True), at)
         assert queue.offer(an_arrival("r0", PAID, SECOND, now=at, is_return=True), at).refused is None
 
+    def test_a_long_prompt_comes_in_if_nobody_waits_whoever_was_told_to_come_later(self) -> None:
+        queue = a_queue()
+        fill(queue, PAID, 10)
+        for number in range(10):
+            refused(queue, an_arrival(f"r{number}", PAID, SECOND))
+        while queue.next(1.0) is not None:
+            pass
+        assert queue.offer(an_arrival("long", PAID, 6 * SECOND, now=1.0), 1.0).refused is None
+
     def test_places_that_who_stands_lower_would_have_to_leave_count_as_free(self) -> None:
         queue = a_queue(max_waiting=4)
         fill(queue, PAID, 4)

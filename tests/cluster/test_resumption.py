@@ -15,7 +15,7 @@ from engine.request import SamplingParams
 from tenants.tenant import cache_salt
 from tests.builders_tenants import SECRET
 from tests.cluster.fake_replica import DRAIN_LIMIT_S, settle
-from tests.cluster.test_cluster_generator import BUSY, PROMPT, Rig, read, tokens
+from tests.cluster.generator_rig import BUSY, PROMPT, Rig, read, tokens
 
 
 @pytest.fixture

@@ -176,6 +176,9 @@ FAULTS = (
     Fault("none on purpose alerts", "no replica on purpose", " unless on () sum(headrace_replicas) == 0", ""),
     Fault("help that comes alerts", "more is asked", 'state=~"provisioning|starting"', 'state="leaving"'),
     Fault("gateways add up", "more is asked", "max(headrace_capacity", "sum(headrace_capacity"),
+    Fault("a tenant's own cap alerts", "batch and", ', code!="queue_full"', ""),
+    Fault("batch alerts", "batch and", '{class="interactive", code!=', "{code!="),
+    Fault("a little longer alerts", "waits that are", 'sign="longer", le="5.0"', 'sign="shorter", le="5.0"'),
 )
 
 

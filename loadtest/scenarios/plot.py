@@ -1,0 +1,25 @@
+"""A scenario's curves as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from loadtest.scenarios.scenario import Outcome, Scenario
+
+
+def plot(file: Path, name: str, scenario: Scenario, outcomes: Mapping[str, Outcome]) -> None:
+    """One panel for each of `outcomes`, under its title. Raises ImportError without matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5 * len(outcomes), 4), layout="constrained")
+    panels = figure.subplots(1, len(outcomes), sharey=True, squeeze=False)[0]
+    for panel, (title, outcome) in zip(panels, outcomes.items(), strict=True):
+        for label, curve in outcome.curves.items():
+            panel.plot(curve.x, curve.y, label=label)
+        num_rejected = sum(outcome.rejected.values())
+        panel.set(title=f"{name}, {title}: {num_rejected} tries rejected", xlabel=scenario.axes[0])
+        panel.set_ylim(bottom=0)
+        panel.legend()
+    panels[0].set_ylabel(scenario.axes[1])
+    figure.savefig(file)

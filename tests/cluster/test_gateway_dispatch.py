@@ -1,0 +1,35 @@
+"""A gateway's queue, room and choice put together: what its settings and its links make of it."""
+
+from __future__ import annotations
+
+from cluster.gateway_dispatch import GatewayDispatch, waiting_config
+from cluster.settings import ServeSettings
+from cluster.telemetry import Telemetry
+from cluster.waiting_metrics import GAUGES
+from tests.cluster.fake_replica import LinkRig
+
+
+def test_the_settings_say_how_long_and_how_many_may_wait() -> None:
+    settings = ServeSettings(interactive_deadline_s=3.0, batch_deadline_s=60.0, max_waiting=7)
+    config = waiting_config(settings)
+    assert (config.interactive_deadline_s, config.batch_deadline_s, config.max_waiting) == (3.0, 60.0, 7)
+
+
+async def test_its_gauges_are_all_there_from_the_start_and_zero() -> None:
+    rig, telemetry = LinkRig(), Telemetry(dict)
+    dispatch = GatewayDispatch(rig.links, ServeSettings(), telemetry, lambda: None)
+    dispatch.start()
+    for name in GAUGES:
+        assert telemetry.registry.get_sample_value(f"headrace_{name}") == 0, name
+    assert dispatch.waiting_tokens == 0
+    await dispatch.close()
+    await rig.links.close()
+
+
+async def test_a_start_is_expected_while_the_launcher_says_so() -> None:
+    rig = LinkRig()
+    until: list[float | None] = [None, 12.0]
+    dispatch = GatewayDispatch(rig.links, ServeSettings(), Telemetry(dict), lambda: until[0])
+    assert not dispatch.room.is_start_expected
+    until.pop(0)
+    assert dispatch.room.is_start_expected

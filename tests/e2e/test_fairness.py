@@ -1,0 +1,174 @@
+"""A cluster with more to do than it can: who waits, who is turned away and how, what becomes of the rest.
+
+Steps are long and hold few prompts, so that they, and no processor, are the limit. Each load comes in short
+and, in the soak tests, for a minute. What was measured is printed (`-s`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from loadtest.percentiles import percentile
+from loadtest.record import RequestRecord
+from tests.e2e.conftest import tape_rows
+from tests.e2e.crowd import Crowd, Load, p99_ttft_s
+from tests.e2e.served import Served, until
+from tests.redis_trouble import TroubledRedis
+
+STEP_MS = 100
+STEP_TOKENS = 512
+NUM_REPLICAS = 3
+DEADLINE_S = 4.0
+LATE_S = 1.0
+"""Of a first token, after the deadline: its request has left the queue in time."""
+QUIET = [f"quiet-{number}" for number in range(10)]
+SETTLED_S = 2.0
+"""Until a load shows what it does."""
+REFUSED_WITHIN_S = 0.05
+NORMAL_WITHIN_S = 10.0
+LONG_PROMPT = 1000
+"""Of it the replicas compute 15 a second."""
+CUT_OFF_S = 20.0
+
+
+class Scene(NamedTuple):
+    served: Served
+    crowd: Crowd
+    redis: TroubledRedis
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("crowd")
+    redis = TroubledRedis(tmp_path_factory.mktemp("redis"))
+    tape = folder / "tape.jsonl"
+    tape.write_text(tape_rows({}))
+    model = ("--model", f"tape:{tape}?step_ms={STEP_MS}", "--kv-memory", "64M")
+    step = ("--max-num-batched-tokens", str(STEP_TOKENS), "--interactive-deadline-s", str(DEADLINE_S))
+    sizes = ("--replicas", str(NUM_REPLICAS), "--gateways", "2", "--redis-url", redis.url)
+    served = Served(folder, *model, *step, *sizes)
+    tiers = dict.fromkeys([*QUIET, "noisy", "payer"], "paid") | {"guest": "free"}
+    yield Scene(served, Crowd(served, tiers), redis)
+    assert served.close() == 0
+    redis.close()
+
+
+@pytest.fixture(params=[6.0, pytest.param(60.0, marks=pytest.mark.soak)], ids=["short", "a minute"])
+def lasts_s(request: pytest.FixtureRequest) -> float:
+    seconds: float = request.param
+    return seconds
+
+
+def statuses(records: Iterable[RequestRecord]) -> Counter[str]:
+    return Counter(record.status for record in records)
+
+
+def goodput_rps(records: Sequence[RequestRecord], lasts_s: float) -> float:
+    """Whole answers a second once the load has settled, and until it ends."""
+    began = min(record.intended_at for record in records)
+    ended = [record.finished_at - began for record in records if record.is_ok]
+    return sum(SETTLED_S <= at < lasts_s for at in ended) / (lasts_s - SETTLED_S)
+
+
+def peak_rps(scene: Scene) -> float:
+    """With as many clients as keep all replicas busy, and none of whom has to go."""
+    lasts_s = 6.0
+    load = Load(num_clients=24, prompt_tokens=LONG_PROMPT)
+    return goodput_rps(scene.crowd.ask(lasts_s, {"payer": load})["payer"], lasts_s)
+
+
+def prompts_begun(served: Served) -> float:
+    return served.engine_gauges()["headrace_engine_prefix_cache_queries_tokens_total"] / LONG_PROMPT
+
+
+def test_a_noisy_tenant_does_not_keep_quiet_ones_waiting(scene: Scene, lasts_s: float) -> None:
+    quiet_load = dict.fromkeys(QUIET, Load(rate=1.0))
+
+    def quiet_ttft_s(**others: Load) -> float:
+        records = scene.crowd.ask(lasts_s, quiet_load | others)
+        quiet = [record for tenant_id in QUIET for record in records[tenant_id]]
+        assert statuses(quiet) == {"ok": len(quiet)}
+        return p99_ttft_s(quiet)
+
+    solo_s = quiet_ttft_s()
+    beside_s = quiet_ttft_s(noisy=Load(num_clients=100))
+    print(f"quiet p99 TTFT: {solo_s:.3f} s solo, {beside_s:.3f} s beside a noisy one")
+    assert beside_s <= 2 * solo_s
+
+
+def test_at_four_times_its_capacity_it_does_what_it_can_and_refuses_the_rest_at_once(
+    scene: Scene, lasts_s: float
+) -> None:
+    scene.served.wait_until_idle(within_s=10)
+    peak, begun_before = peak_rps(scene), prompts_begun(scene.served)
+    psutil.cpu_percent()
+    records = scene.crowd.ask(lasts_s, {"payer": Load(rate=4 * peak, prompt_tokens=LONG_PROMPT)})["payer"]
+    cpu_percent, goodput = psutil.cpu_percent(), goodput_rps(records, lasts_s)
+    refusals = [record.finished_at - record.sent_at for record in records if record.status == "503"]
+    refused_s = percentile(refusals, 99)
+    print(
+        f"goodput {goodput:.1f} of {peak:.1f} requests/s, TTFT ≤ {DEADLINE_S:g} s; {len(refusals)} of "
+        f"{len(records)} refused, p99 {refused_s:.3f} s; processors {cpu_percent:.0f} % busy"
+    )
+    answered = [record for record in records if record.is_ok]
+    assert statuses(records).keys() == {"ok", "503"}
+    assert goodput >= 0.9 * peak
+    assert refused_s is not None
+    assert refused_s <= REFUSED_WITHIN_S
+    assert scene.crowd.num_refused_for_ever == 0
+    assert max(record.ttft_s or 0 for record in answered) <= DEADLINE_S + LATE_S
+    assert prompts_begun(scene.served) - begun_before == len(answered), "expired work was begun"
+
+    def is_normal() -> bool:
+        (record,) = scene.crowd.ask(0.01, {"payer": Load()})["payer"]
+        return record.is_ok and (record.ttft_s or 0) < 4 * STEP_MS / 1000
+
+    until(is_normal, NORMAL_WITHIN_S)
+
+
+def test_a_burst_of_free_requests_takes_nothing_from_who_pays(scene: Scene, lasts_s: float) -> None:
+    loads = {
+        "payer": Load(rate=7.0, prompt_tokens=LONG_PROMPT),
+        "guest": Load(rate=8 * 7.0, prompt_tokens=LONG_PROMPT),
+    }
+    records = scene.crowd.ask(lasts_s, loads)
+    print({tenant_id: dict(statuses(ones)) for tenant_id, ones in records.items()})
+    assert statuses(records["payer"]) == {"ok": len(records["payer"])}
+    assert statuses(records["guest"]).keys() == {"ok", "503"}
+
+
+def test_batch_waits_for_interactive_and_gets_its_twentieth(scene: Scene, lasts_s: float) -> None:
+    loads = {
+        "payer": Load(num_clients=24, prompt_tokens=LONG_PROMPT),
+        "guest": Load(num_clients=24, prompt_tokens=LONG_PROMPT, service_class="batch"),
+    }
+    records = scene.crowd.ask(lasts_s, loads)
+    batch, interactive = (goodput_rps(records[tenant_id], lasts_s) for tenant_id in ("guest", "payer"))
+    print(f"batch {batch:.1f} requests/s, interactive {interactive:.1f}")
+    assert 0.03 <= batch / (batch + interactive) <= 0.2
+
+
+@pytest.mark.soak
+def test_tenants_share_alike_at_two_gateways_of_which_one_is_cut_off_from_redis(scene: Scene) -> None:
+    scene.served.wait_for_members("gateway", 2)
+    gateways = scene.served.members("gateway")
+    cut_off, _ = gateways
+    load = Load(num_clients=16, prompt_tokens=LONG_PROMPT)
+    loads = {
+        tenant_id: load._replace(url=f"http://{target['labels']['direct_address']}")
+        for tenant_id, target in zip(("payer", "noisy"), gateways.values(), strict=True)
+    }
+    scene.redis.proxy.refuse_only(cut_off)
+    records = scene.crowd.ask(CUT_OFF_S, loads)
+    scene.redis.proxy.passes()
+    rates = {tenant_id: goodput_rps(ones, CUT_OFF_S) for tenant_id, ones in records.items()}
+    print(
+        f"requests/s {rates}; { ({tenant_id: dict(statuses(ones)) for tenant_id, ones in records.items()}) }"
+    )
+    assert {status for ones in records.values() for status in statuses(ones)} <= {"ok", "503"}
+    assert min(rates.values()) >= 0.5 * max(rates.values()), "Jain's index is below 0.9"
