@@ -40,14 +40,22 @@ class FleetWatch:
         replicas: Replicas,
         clock: Callable[[], float],
         next_replica_s: Callable[[], float | None] = lambda: None,
+        *,
+        starts_on_demand: bool = False,
     ) -> None:
         self._queue = queue
         self._replicas = replicas
         self._clock = clock
-        self.next_replica_s = next_replica_s
+        self._next_replica_s = next_replica_s
+        self._starts_on_demand = starts_on_demand
         self._due_s = float("-inf")
         self._ready: Set[str] = frozenset()
         """Who took work then."""
+
+    @property
+    def is_start_expected(self) -> bool:
+        """Whether a replica is on its way, or will be once somebody waits for one."""
+        return self._starts_on_demand or self._next_replica_s() is not None
 
     def look_if_due(self) -> None:
         """Also at once when another replica takes work, or one does no more."""
@@ -66,7 +74,7 @@ class FleetWatch:
 
     def _fleet(self, num_seats: Mapping[str, int], states: Mapping[str, EngineCounters]) -> Fleet:
         free = sum(max(0, seats - _num_there(states.get(name))) for name, seats in num_seats.items())
-        return Fleet(len(num_seats), sum(num_seats.values()), free, self.next_replica_s())
+        return Fleet(len(num_seats), sum(num_seats.values()), free, self._next_replica_s())
 
     def report(self, waiting: Iterable[Arrival]) -> None:
         by_share: dict[Share, list[Arrival]] = {}

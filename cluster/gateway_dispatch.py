@@ -42,7 +42,13 @@ class GatewayDispatch:
         self._queue = GatewayQueue(
             WaitEstimator(telemetry.waiting.observe_wait), rng, waiting_config(settings)
         )
-        watch = FleetWatch(self._queue, links, time.monotonic, self._next_replica_s)
+        watch = FleetWatch(
+            self._queue,
+            links,
+            time.monotonic,
+            self._next_replica_s,
+            starts_on_demand=settings.fewest_replicas == 0,
+        )
         self.room = WaitingRoom(self._queue, links.with_credit, watch, time.monotonic, telemetry.waiting)
         chooser = Chooser(links, routing_policy(settings.routing), rng, time.monotonic)
         self.dispatcher = Dispatcher(links, chooser, self.room, time.monotonic, telemetry.count_poisonous)
@@ -63,8 +69,9 @@ class GatewayDispatch:
         return sum(self._queue.backlog().values())
 
     def hear_timing(self, timing: Timing) -> None:
-        """Of a request that has ended: for how long it had its seat."""
-        self._queue.estimator.rates.ended(timing.prefill_s + timing.decode_s, time.monotonic())
+        """Of a request that has ended: for how long it had its seat, if it ever had one."""
+        if timing.seat_s > 0:
+            self._queue.estimator.rates.ended(timing.seat_s, time.monotonic())
 
     def _next_replica_s(self) -> float | None:
         until_s = self._until_next_replica_s()

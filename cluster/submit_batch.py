@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from typing import NamedTuple
 
-from cluster.link import SubmitReply
+from cluster.link import LinkDown, SubmitReply
 from engine.request import Request
 
 MAX_REQUESTS = 16
@@ -58,7 +58,10 @@ class SubmitBatch:
             for (_, reply), said in zip(submissions, replies, strict=True):
                 if not reply.done():
                     reply.set_result(said)
-        except Exception as error:
+        except BaseException as error:
+            is_cancelled = not isinstance(error, Exception)
             for _, reply in submissions:
                 if not reply.done():
-                    reply.set_exception(error)
+                    reply.set_exception(LinkDown("the call was given up") if is_cancelled else error)
+            if is_cancelled:
+                raise

@@ -70,8 +70,8 @@ class WaitingRoom:
 
     @property
     def is_start_expected(self) -> bool:
-        """Whether a replica is on its way."""
-        return self._watch.next_replica_s() is not None
+        """Whether waiting makes sense while no replica takes work."""
+        return self._watch.is_start_expected
 
     def arrivals(self) -> list[Arrival]:
         return [waiter.arrival for waiter in self._waiting.values()]
@@ -152,7 +152,10 @@ class WaitingRoom:
             return False
         waiter = self._waiting.pop(arrival.entry_id)
         if not waiter.turn.done():  # else its client has left in this turn of the loop
-            waiter.turn.set_result(waiter.book(there(arrival.uncached_tokens)))
+            try:
+                waiter.turn.set_result(waiter.book(there(arrival.uncached_tokens)))
+            except Exception as error:  # its own: who calls is a link, which must not break of it
+                waiter.turn.set_exception(error)
         return True
 
     def dismiss(self, entry_id: str, reason: Callable[[], ApiError]) -> None:

@@ -108,6 +108,11 @@ class Timing(msgspec.Struct, frozen=True, gc=False, array_like=True):
     num_preemptions: int
     num_recomputed_tokens: int = 0
 
+    @property
+    def seat_s(self) -> float:
+        """In the batch; 0 for what never ran."""
+        return self.prefill_s + self.decode_s - self.preempted_s
+
 
 class RequestOutput(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What one step made for one request; it is the row of the link's message as it stands."""

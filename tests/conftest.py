@@ -11,7 +11,7 @@ from hypothesis import settings
 # Hypothesis's own profile for shared machines: the same examples in every run, and nothing is timed.
 settings.load_profile("ci")
 
-CAPS_S = {"engine": 150, "tenants": 50, "cluster + e2e": 210, "kernels": 70, "rest": 60}
+CAPS_S = {"engine": 150, "tenants": 50, "cluster + e2e": 210, "fairness": 60, "kernels": 70, "rest": 60}
 _ROOMS = {
     "engine": "engine",
     "tenants": "tenants",
@@ -19,13 +19,24 @@ _ROOMS = {
     "e2e": "cluster + e2e",
     "kernels": "kernels",
 }
+_FAIRNESS = (
+    "test_fair",
+    "test_scenario",
+    "test_wait",
+    "test_gateway_queue",
+    "test_admission_windows",
+    "test_replica_rates",
+    "test_autoscaling",
+)
+"""How files of any folder begin that are about who goes next, and how many replicas there are."""
 
 _seconds: defaultdict[str, float] = defaultdict(float)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    folder = Path(report.nodeid.partition("::")[0]).parts[1]
-    _seconds[_ROOMS.get(folder, "rest")] += report.duration
+    path = Path(report.nodeid.partition("::")[0])
+    is_fairness = path.name.startswith(_FAIRNESS) and "e2e" not in path.parts
+    _seconds["fairness" if is_fairness else _ROOMS.get(path.parts[1], "rest")] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

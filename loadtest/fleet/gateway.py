@@ -31,7 +31,7 @@ from tenants.queued import Queued
 
 REPORT_EVERY_S = 0.1
 NO_DEADLINE_S = 600.0
-"""From arrival to the end of the answer, where the client says nothing."""
+"""From arrival to the end of the answer. SDKs do not say when they will hang up."""
 
 
 class VirtualGateway:
@@ -150,7 +150,7 @@ class VirtualGateway:
 
     def _arrival(self, call: Call) -> Arrival:
         now, ask = self._clock.now, call.ask
-        answer_by_s = now + min(ask.timeout_s, NO_DEADLINE_S)
+        answer_by_s = now + NO_DEADLINE_S
         share = ask.customer.share
         return Arrival(
             entry_id=call.call_id,
@@ -233,8 +233,8 @@ class VirtualGateway:
     def _hear(self, link: VirtualLink, message: StepMessage) -> None:
         now = self._clock.now
         for output in message.outputs:
-            if output.timing is not None:
-                self._line.estimator.rates.ended(output.timing.prefill_s + output.timing.decode_s, now)
+            if output.timing is not None and output.timing.seat_s > 0:
+                self._line.estimator.rates.ended(output.timing.seat_s, now)
             if (call := link.calls.get(output.request_id)) is None:
                 continue
             if self._waiting:

@@ -55,11 +55,6 @@ class VirtualPool:
             self._serve(self._new_id())
         clock.every(LOOK_EVERY_S, self._look)
 
-    @property
-    def num_live(self) -> int:
-        """Requests at all replicas."""
-        return sum(replica.num_live for replica in (*self._serving.values(), *self._leaving.values()))
-
     def status(self) -> PoolStatus:
         return PoolStatus(
             running=frozenset(self._serving),

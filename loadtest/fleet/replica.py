@@ -76,10 +76,6 @@ class VirtualReplica:
             clock.every(seconds, event, until=lambda: self.has_ended)
 
     @property
-    def num_live(self) -> int:
-        return self._accounts.num_live
-
-    @property
     def has_ended(self) -> bool:
         """It was leaving, and nothing is left."""
         return self.is_leaving and not self._accounts.num_live and not self._mailbox

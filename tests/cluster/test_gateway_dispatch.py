@@ -6,6 +6,7 @@ from cluster.gateway_dispatch import GatewayDispatch, waiting_config
 from cluster.settings import ServeSettings
 from cluster.telemetry import Telemetry
 from cluster.waiting_metrics import GAUGES
+from engine.request import Timing
 from tests.cluster.fake_replica import LinkRig
 
 
@@ -33,3 +34,19 @@ async def test_a_start_is_expected_while_the_launcher_says_so() -> None:
     assert not dispatch.room.is_start_expected
     until.pop(0)
     assert dispatch.room.is_start_expected
+
+
+async def test_a_start_is_expected_where_the_first_request_brings_it_about() -> None:
+    settings = ServeSettings(min_replicas=0, max_replicas=1)
+    dispatch = GatewayDispatch(LinkRig().links, settings, Telemetry(dict), lambda: None)
+    assert dispatch.room.is_start_expected
+
+
+async def test_what_never_ran_says_nothing_of_how_long_seats_are_held() -> None:
+    dispatch = GatewayDispatch(LinkRig().links, ServeSettings(), Telemetry(dict), lambda: None)
+    rates = dispatch.room._queue.estimator.rates
+    before = rates._seat_s.value
+    dispatch.hear_timing(Timing(3.0, 0.0, 0.0, 0.0, 0))
+    assert rates._seat_s.value == before
+    dispatch.hear_timing(Timing(3.0, 1.0, 2.0, 0.5, 1))
+    assert rates._seat_s.value < before

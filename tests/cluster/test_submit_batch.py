@@ -137,3 +137,12 @@ async def test_a_call_is_nobodys_so_that_no_client_that_leaves_ends_it(
     WHOSE.set("the first one's")
     await batch.submit(request())
     assert calls.whose == ["nobody's"]
+
+
+async def test_a_call_that_is_given_up_leaves_nobody_waiting() -> None:
+    async def give_up(requests: tuple[Request, ...]) -> Sequence[SubmitReply]:
+        raise asyncio.CancelledError
+
+    with pytest.raises(LinkDown):
+        async with asyncio.timeout(5):
+            await SubmitBatch(give_up).submit(request("a"))

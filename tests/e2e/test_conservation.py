@@ -165,6 +165,7 @@ def test_ten_thousand_requests_with_faults_are_in_the_books_once(served: Served)
 @pytest.mark.soak
 def test_the_reservations_of_a_killed_gateway_end_with_their_lease(served: Served) -> None:
     (key, *_) = make_tenants(served)
+    served.wait_for_members("gateway", 2)
     (doomed, target), _ = served.members("gateway").items()
     url = f"http://{target['labels']['direct_address']}"
     body = {"model": "tape", "prompt": "answer 30", "max_tokens": 300, "stream": True, "n": 1}

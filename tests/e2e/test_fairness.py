@@ -20,19 +20,22 @@ from tests.e2e.crowd import Crowd, Load, p99_ttft_s
 from tests.e2e.served import Served, until
 from tests.redis_trouble import TroubledRedis
 
-STEP_MS = 100
+STEP_MS = 200
 STEP_TOKENS = 512
 NUM_REPLICAS = 3
 DEADLINE_S = 4.0
-LATE_S = 1.0
-"""Of a first token, after the deadline: its request has left the queue in time."""
+WINDOW_S = 2.0
+"""For so long a replica works at what gateways may have there: who has left in time waits for that."""
 QUIET = [f"quiet-{number}" for number in range(10)]
 SETTLED_S = 2.0
 """Until a load shows what it does."""
 REFUSED_WITHIN_S = 0.05
+MOST_LATE = 0.15
+"""Of refusals: who comes in before a gateway has felt what the other one sends."""
 NORMAL_WITHIN_S = 10.0
+SHORT_PROMPT = 120
 LONG_PROMPT = 1000
-"""Of it the replicas compute 15 a second."""
+"""Of it the replicas compute seven or eight a second."""
 CUT_OFF_S = 20.0
 
 
@@ -44,6 +47,7 @@ class Scene(NamedTuple):
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Each test has tenants of its own: who was told to come back is waited for, and others of it are not."""
     folder = tmp_path_factory.mktemp("crowd")
     redis = TroubledRedis(tmp_path_factory.mktemp("redis"))
     tape = folder / "tape.jsonl"
@@ -52,13 +56,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     step = ("--max-num-batched-tokens", str(STEP_TOKENS), "--interactive-deadline-s", str(DEADLINE_S))
     sizes = ("--replicas", str(NUM_REPLICAS), "--gateways", "2", "--redis-url", redis.url)
     served = Served(folder, *model, *step, *sizes)
-    tiers = dict.fromkeys([*QUIET, "noisy", "payer"], "paid") | {"guest": "free"}
+    tiers = dict.fromkeys([*QUIET, "noisy", "crowd", "payer", "typist", "left", "right"], "paid")
+    tiers |= {"batcher": "paid", "guest": "free"}
     yield Scene(served, Crowd(served, tiers), redis)
     assert served.close() == 0
     redis.close()
 
 
-@pytest.fixture(params=[6.0, pytest.param(60.0, marks=pytest.mark.soak)], ids=["short", "a minute"])
+@pytest.fixture(params=[8.0, pytest.param(60.0, marks=pytest.mark.soak)], ids=["short", "a minute"])
 def lasts_s(request: pytest.FixtureRequest) -> float:
     seconds: float = request.param
     return seconds
@@ -77,9 +82,9 @@ def goodput_rps(records: Sequence[RequestRecord], lasts_s: float) -> float:
 
 def peak_rps(scene: Scene) -> float:
     """With as many clients as keep all replicas busy, and none of whom has to go."""
-    lasts_s = 6.0
-    load = Load(num_clients=24, prompt_tokens=LONG_PROMPT)
-    return goodput_rps(scene.crowd.ask(lasts_s, {"payer": load})["payer"], lasts_s)
+    lasts_s = 8.0
+    load = Load(num_clients=16, prompt_tokens=LONG_PROMPT)
+    return goodput_rps(scene.crowd.ask(lasts_s, {"crowd": load})["crowd"], lasts_s)
 
 
 def prompts_begun(served: Served) -> float:
@@ -87,7 +92,7 @@ def prompts_begun(served: Served) -> float:
 
 
 def test_a_noisy_tenant_does_not_keep_quiet_ones_waiting(scene: Scene, lasts_s: float) -> None:
-    quiet_load = dict.fromkeys(QUIET, Load(rate=1.0))
+    quiet_load = dict.fromkeys(QUIET, Load(rate=0.5, prompt_tokens=SHORT_PROMPT))
 
     def quiet_ttft_s(**others: Load) -> float:
         records = scene.crowd.ask(lasts_s, quiet_load | others)
@@ -96,7 +101,7 @@ def test_a_noisy_tenant_does_not_keep_quiet_ones_waiting(scene: Scene, lasts_s: 
         return p99_ttft_s(quiet)
 
     solo_s = quiet_ttft_s()
-    beside_s = quiet_ttft_s(noisy=Load(num_clients=100))
+    beside_s = quiet_ttft_s(noisy=Load(num_clients=60, prompt_tokens=SHORT_PROMPT))
     print(f"quiet p99 TTFT: {solo_s:.3f} s solo, {beside_s:.3f} s beside a noisy one")
     assert beside_s <= 2 * solo_s
 
@@ -107,25 +112,26 @@ def test_at_four_times_its_capacity_it_does_what_it_can_and_refuses_the_rest_at_
     scene.served.wait_until_idle(within_s=10)
     peak, begun_before = peak_rps(scene), prompts_begun(scene.served)
     psutil.cpu_percent()
-    records = scene.crowd.ask(lasts_s, {"payer": Load(rate=4 * peak, prompt_tokens=LONG_PROMPT)})["payer"]
+    records = scene.crowd.ask(lasts_s, {"crowd": Load(rate=4 * peak, prompt_tokens=LONG_PROMPT)})["crowd"]
     cpu_percent, goodput = psutil.cpu_percent(), goodput_rps(records, lasts_s)
-    refusals = [record.finished_at - record.sent_at for record in records if record.status == "503"]
+    refused = [record for record in records if record.status == "503"]
+    late = [record for record in refused if "did not come" in record.reason]
+    refusals = [record.finished_at - record.sent_at for record in refused if record not in late]
     refused_s = percentile(refusals, 99)
-    print(
-        f"goodput {goodput:.1f} of {peak:.1f} requests/s, TTFT ≤ {DEADLINE_S:g} s; {len(refusals)} of "
-        f"{len(records)} refused, p99 {refused_s:.3f} s; processors {cpu_percent:.0f} % busy"
-    )
+    print(f"goodput {goodput:.1f} of {peak:.1f} requests/s; processors {cpu_percent:.0f} % busy")
+    print(f"{len(refused)} of {len(records)} refused, p99 {refused_s} s, and late: {len(late)}")
     answered = [record for record in records if record.is_ok]
     assert statuses(records).keys() == {"ok", "503"}
     assert goodput >= 0.9 * peak
     assert refused_s is not None
     assert refused_s <= REFUSED_WITHIN_S
-    assert scene.crowd.num_refused_for_ever == 0
-    assert max(record.ttft_s or 0 for record in answered) <= DEADLINE_S + LATE_S
+    assert len(late) <= MOST_LATE * len(refused)
+    assert scene.crowd.num_refused_for_ever <= len(late)
+    assert max(record.ttft_s or 0 for record in answered) <= DEADLINE_S + WINDOW_S
     assert prompts_begun(scene.served) - begun_before == len(answered), "expired work was begun"
 
     def is_normal() -> bool:
-        (record,) = scene.crowd.ask(0.01, {"payer": Load()})["payer"]
+        (record,) = scene.crowd.ask(0.01, {"crowd": Load()})["crowd"]
         return record.is_ok and (record.ttft_s or 0) < 4 * STEP_MS / 1000
 
     until(is_normal, NORMAL_WITHIN_S)
@@ -133,8 +139,8 @@ def test_at_four_times_its_capacity_it_does_what_it_can_and_refuses_the_rest_at_
 
 def test_a_burst_of_free_requests_takes_nothing_from_who_pays(scene: Scene, lasts_s: float) -> None:
     loads = {
-        "payer": Load(rate=7.0, prompt_tokens=LONG_PROMPT),
-        "guest": Load(rate=8 * 7.0, prompt_tokens=LONG_PROMPT),
+        "payer": Load(rate=3.5, prompt_tokens=LONG_PROMPT),
+        "guest": Load(rate=8 * 3.5, prompt_tokens=LONG_PROMPT),
     }
     records = scene.crowd.ask(lasts_s, loads)
     print({tenant_id: dict(statuses(ones)) for tenant_id, ones in records.items()})
@@ -144,11 +150,11 @@ def test_a_burst_of_free_requests_takes_nothing_from_who_pays(scene: Scene, last
 
 def test_batch_waits_for_interactive_and_gets_its_twentieth(scene: Scene, lasts_s: float) -> None:
     loads = {
-        "payer": Load(num_clients=24, prompt_tokens=LONG_PROMPT),
-        "guest": Load(num_clients=24, prompt_tokens=LONG_PROMPT, service_class="batch"),
+        "typist": Load(num_clients=40),
+        "batcher": Load(num_clients=40, service_class="batch"),
     }
     records = scene.crowd.ask(lasts_s, loads)
-    batch, interactive = (goodput_rps(records[tenant_id], lasts_s) for tenant_id in ("guest", "payer"))
+    batch, interactive = (goodput_rps(records[tenant_id], lasts_s) for tenant_id in ("batcher", "typist"))
     print(f"batch {batch:.1f} requests/s, interactive {interactive:.1f}")
     assert 0.03 <= batch / (batch + interactive) <= 0.2
 
@@ -161,7 +167,7 @@ def test_tenants_share_alike_at_two_gateways_of_which_one_is_cut_off_from_redis(
     load = Load(num_clients=16, prompt_tokens=LONG_PROMPT)
     loads = {
         tenant_id: load._replace(url=f"http://{target['labels']['direct_address']}")
-        for tenant_id, target in zip(("payer", "noisy"), gateways.values(), strict=True)
+        for tenant_id, target in zip(("left", "right"), gateways.values(), strict=True)
     }
     scene.redis.proxy.refuse_only(cut_off)
     records = scene.crowd.ask(CUT_OFF_S, loads)

@@ -35,7 +35,7 @@ def test_on_launch_day_replicas_do_what_they_can_until_there_are_enough_and_naiv
     outcome, naive = run("launch-day"), baseline("launch-day")
     assert outcome.figures["answered_share"] > 3 * naive.figures["answered_share"]
     during = [
-        good for at, good in zip(*naive.curves["goodput"], strict=True) if QUIET_S + 30 <= at < QUIET_S + 120
+        good for at, good in zip(*naive.curves["goodput"], strict=True) if QUIET_S + 30 <= at < QUIET_S + 110
     ]
     assert max(during) == 0, "all that is computed is for clients who have left"
 

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from cluster.autoscaling.capacity import CapacityEstimate
-from cluster.autoscaling.policy import Autoscaler, ScaleLimits
+from cluster.autoscaling.demand import Demand
+from cluster.autoscaling.policy import Autoscaler, Decision, FleetView, ScaleLimits
 from cluster.waiting.config import WaitingConfig
 from loadtest.fleet.call import Customer
 from loadtest.fleet.config import FleetConfig
@@ -78,17 +79,18 @@ async def test_ledger_and_engines_count_the_same_tokens() -> None:
     assert row.cached_tokens == sum(record.cached_tokens for record in records) > 0
 
 
-def test_a_client_that_hangs_up_holds_no_seat_and_tries_twice_more() -> None:
+def test_clients_that_hang_up_try_twice_more_and_hold_no_seats() -> None:
     fleet = VirtualFleet(a_config(num_replicas=1))
-    fleet.come(0.0, prompts_of(timeout_s=0.3).make)
-    fleet.come(6.0, prompts_of().make)
+    impatient = prompts_of(timeout_s=0.3, output_tokens=(1000, 1000))
+    for _ in range(8):
+        fleet.come(0.0, impatient.make)
+    fleet.come(6.0, prompts_of(Customer("late")).make)
     outcome = fleet.run()
-    assert [(call.tries, call.record.status) for call in outcome.calls] == [
-        (0, "timeout"),
-        (1, "timeout"),
-        (2, "timeout"),
-        (0, "ok"),
-    ]
+    statuses = Counter((call.tries, call.record.status) for call in outcome.of("tenant"))
+    assert statuses == {(0, "timeout"): 8, (1, "timeout"): 8, (2, "timeout"): 8}
+    (late,) = outcome.of("late")
+    assert late.record.ttft_s is not None
+    assert late.record.ttft_s < 3 * STEP_S
 
 
 def test_limits_hold_for_all_gateways_together_and_a_gateway_that_is_cut_lets_its_share_in() -> None:
@@ -118,6 +120,24 @@ def test_a_fleet_grows_by_its_cold_start_and_shrinks_by_draining() -> None:
     assert 17.0 <= since[1] <= 29.0, "seconds to see it, and seven to start"
     assert sum(served.until is not None for served in outcome.served.values()) >= 1
     assert all(call.record.is_ok or call.record.is_rejected for call in outcome.calls), "and nothing is lost"
+
+
+class FewerSoon:
+    """Orders one replica after a second."""
+
+    def decide(self, now: float, demand: Demand, fleet: FleetView) -> Decision:
+        return Decision(1 if now >= 1.0 else fleet.target, "")
+
+
+def test_a_replica_that_leaves_ends_what_it_has_begun() -> None:
+    fleet = VirtualFleet(a_config(scaler=FewerSoon), max_retries=0)
+    long = prompts_of(output_tokens=(40, 40))
+    for _ in range(6):
+        fleet.come(0.0, long.make)
+    outcome = fleet.run()
+    assert Counter(call.record.status for call in outcome.calls) == {"ok": 6}
+    ended = [call.record.finished_at for call in outcome.calls if call.record.replica == "replica-1"]
+    assert min(ended) > (outcome.served["replica-1"].until or 0.0) > 0.0
 
 
 def test_a_stage_of_a_start_that_there_is_not_is_named() -> None:
