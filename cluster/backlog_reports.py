@@ -12,7 +12,7 @@ REPORT_EVERY_S = 0.1
 
 
 class BacklogReports:
-    """Owns what was told last, and what is to be told next.
+    """Owns the last report, and what is to be in the next; which one each replica has is known to its link.
 
     `send` gets a report at once, then at most every `every_s`, and only what differs from the one before.
     """

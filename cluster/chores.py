@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
-from cluster.link import Abort, LinkDown, Report
+from cluster.backlog_reports import REPORT_EVERY_S
+from cluster.link import Abort, LinkDown
 from cluster.link_state import LinkState
 
 LeaveAborts = Callable[[int, tuple[Abort, ...]], Awaitable[None]]
@@ -47,7 +48,23 @@ class Chores:
             if hello is not None:
                 await self._leave_aborts(hello.incarnation, aborts)
 
-    async def report(self, link: LinkState, report: Report) -> None:
-        if link.hello is not None and not link.is_delisted:
-            with suppress(LinkDown):  # its stream tells, too
-                await link.calls.report(report)
+    async def report(self, link: LinkState) -> None:
+        """Until the replica has what it is to be told: what is lost is sent again, none overtakes another."""
+        if link.is_being_told:
+            return
+        link.is_being_told = True
+        try:
+            while link.hello is not None and not link.is_delisted and link.told != link.to_tell:
+                await self._report_once(link)
+                if link.told is None:
+                    await asyncio.sleep(REPORT_EVERY_S)
+        finally:
+            link.is_being_told = False
+
+    async def _report_once(self, link: LinkState) -> None:
+        """A call that failed may have been heard, and one that outlives its stream by the next one."""
+        hello, report, told = link.hello, link.to_tell, None
+        with suppress(LinkDown):  # its stream tells, too
+            await link.calls.report(report)
+            told = report if link.hello is hello else None
+        link.told = told

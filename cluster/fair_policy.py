@@ -26,11 +26,6 @@ from tenants.batch_floor import BatchFloor
 from tenants.service_tokens import service_tokens
 from tenants.virtual_counters import VirtualCounters
 
-MAX_OUTPUT_DEBT = 20_000
-"""Interactive tokens that may go before the next batch request for the sake of output that batch has made.
-Who was let in while nobody else was there may hold all seats, and is not to keep the rest of its class
-waiting for long after."""
-
 
 class FairShare(SchedulingPolicy):
     """Owns what every flow was served by this engine; each has a policy of its own."""
@@ -54,8 +49,9 @@ class FairShare(SchedulingPolicy):
         self._counters(candidate).charge(flow.flow_id, flow.weight, tokens)
         if not _is_batch(candidate):
             self._floor.interactive_served(tokens, self._is_contended)
-        elif self._floor.interactive_before(0) < MAX_OUTPUT_DEBT or not service.num_output_tokens:
-            self._floor.batch_served(tokens, self._is_contended)
+        else:
+            self._floor.batch_served(tokens - service.num_output_tokens, self._is_contended)
+            self._floor.batch_made(service.num_output_tokens, self._is_contended)
 
     def order(self, candidates: Iterable[C]) -> Iterator[C]:
         """O(n) if they come in order, as they mostly do, and O(log flows) for each that is taken."""

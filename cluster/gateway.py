@@ -82,7 +82,7 @@ class Gateway:
             on_timing=self._hear_timing,
             on_lost=self._telemetry.count_lost_link,
             on_credit=lambda: self._dispatch.room.let_go(),
-            on_served=lambda tokens: self._dispatch.room.served_elsewhere(tokens),
+            on_served=lambda served: self._dispatch.room.served_elsewhere(served),
         )
         secret = root_secret(spec.settings.state_dir)
         self._record = GatewayRecord(

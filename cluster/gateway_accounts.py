@@ -10,7 +10,7 @@ from cluster.admission_windows import AdmissionWindows
 from cluster.backlog import Backlog
 from cluster.credit import NO_CREDIT, Credit
 from cluster.request_owners import RequestOwners
-from cluster.served_elsewhere import ServedElsewhere
+from cluster.served_elsewhere import FlowKey, FlowService, ServedElsewhere
 from engine.request import Request, RequestOutput
 from tenants.service_tokens import service_tokens
 
@@ -23,8 +23,8 @@ class News(NamedTuple):
 
     outputs: tuple[RequestOutput, ...]
     window: Credit
-    served: dict[str, float] | None = None
-    """Tenant id → tokens of service that it got here through other gateways, since the last news."""
+    served: tuple[FlowService, ...] = ()
+    """What tenants got here through other gateways, since the last news."""
 
 
 class GatewayAccounts:
@@ -99,13 +99,14 @@ class GatewayAccounts:
     def _count_served(self, outputs: Iterable[RequestOutput]) -> None:
         if len(self._told) < 2:
             return
-        served: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        served: dict[str, dict[FlowKey, float]] = defaultdict(lambda: defaultdict(float))
         for output in outputs:
             owned = self._owners.find(output.request_id)
             if owned is not None and output.token_ids:
-                served[owned.gateway_id][owned.request.flow.flow_id] += _service(owned.request, output)
-        for gateway_id, by_tenant in served.items():
-            self._elsewhere.add(gateway_id, by_tenant)
+                key = (owned.request.flow.flow_id, owned.request.priority)
+                served[owned.gateway_id][key] += _service(owned.request, output)
+        for gateway_id, by_flow in served.items():
+            self._elsewhere.add(gateway_id, by_flow)
 
 
 def _service(request: Request, output: RequestOutput) -> float:

@@ -14,6 +14,7 @@ import msgspec
 
 from cluster.backlog import Backlog
 from cluster.credit import Credit
+from cluster.served_elsewhere import FlowService
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput
 
@@ -48,8 +49,8 @@ class StepMessage(msgspec.Struct, frozen=True, tag="step", array_like=True):
     """How much the gateway may have outstanding here; None: no limit."""
     is_leaving: bool = False
     """The replica takes no new work and ends once its running requests have ended, or moved."""
-    served: dict[str, float] | None = None
-    """Tenant id → tokens of service that it got here through other gateways, since the last message."""
+    served: tuple[FlowService, ...] = ()
+    """What tenants got here through other gateways, since the last message."""
 
 
 LinkMessage = Hello | StepMessage

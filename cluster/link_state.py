@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from cluster.credit import Balance
 from cluster.in_flight_load import InFlightLoad
-from cluster.link import SUSPECT_AFTER_S, Hello, LinkDown, StepMessage, TokenLink
+from cluster.link import SUSPECT_AFTER_S, Hello, LinkDown, Report, StepMessage, TokenLink
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
@@ -30,6 +30,10 @@ class LinkState:
         """The router does not list it any more."""
         self.is_leaving = False
         """It said so itself."""
+        self.to_tell = Report(())
+        self.told: Report | None = Report(())
+        """The report that it has; None: nobody knows which one."""
+        self.is_being_told = False
         self.in_flight = InFlightLoad()
         self.inboxes: dict[str, TokenInbox] = {}
         self.fresh: set[TokenInbox] = set()
@@ -45,8 +49,9 @@ class LinkState:
         return is_there and now - self.last_heard <= SUSPECT_AFTER_S
 
     def greet(self, hello: Hello) -> None:
-        """A new stream: nothing runs there, and nothing is granted yet."""
+        """A new stream: nothing runs there, nothing is reported, and nothing is granted yet."""
         self.hello = hello
+        self.told = Report(())
         self.balance = Balance(hello.max_num_batched_tokens)
 
     def note(self, message: StepMessage) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Literal
@@ -34,6 +34,7 @@ from cluster.link import (
 from cluster.link_reading import read_until_broken
 from cluster.link_state import NEVER, LinkState
 from cluster.routing import ReplicaLoad
+from cluster.served_elsewhere import FlowService
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
 from engine.request import Request, Timing
@@ -51,7 +52,7 @@ class Links:
     """`connect(replica_id)` makes the calls to one replica; `clock` is monotonic, in seconds.
 
     `on_credit` is called when a request may leave its queue that could not before; `on_served` with what
-    tenants got through other gateways, in tokens of service.
+    tenants got through other gateways.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Links:
         on_timing: Callable[[Timing], None] = lambda timing: None,
         on_lost: Callable[[], None] = lambda: None,
         on_credit: Callable[[], None] = lambda: None,
-        on_served: Callable[[Mapping[str, float]], None] = lambda served: None,
+        on_served: Callable[[Sequence[FlowService]], None] = lambda served: None,
     ) -> None:
         self._connect = connect
         self._clock = clock
@@ -235,7 +236,11 @@ class Links:
 
     def _report_to_all(self, report: Report) -> None:
         for link in self._links.values():
-            self._chores.start(self._chores.report(link, report))
+            self._tell(link, report)
+
+    def _tell(self, link: LinkState, report: Report) -> None:
+        link.to_tell = report
+        self._chores.start(self._chores.report(link))
 
     # --- one link --------------------------------------------------------------------------
 
@@ -262,8 +267,7 @@ class Links:
         link.last_heard = self._clock()
         if isinstance(message, Hello):
             link.greet(message)
-            if self._reports.last.backlogs:
-                self._chores.start(self._chores.report(link, self._reports.last))
+            self._tell(link, self._reports.last)
         else:
             self._receive(link, message)
         if link.can_work(link.last_heard) and not could_work:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
@@ -17,6 +17,7 @@ from cluster.chooser import Booking
 from cluster.fleet_watch import FleetWatch
 from cluster.generation import GenerationRequest
 from cluster.routing import ReplicaLoad
+from cluster.served_elsewhere import FlowService
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.shedding import Refused
@@ -206,9 +207,9 @@ class WaitingRoom:
         if self._waiting:
             self._queue.served(share, output_tokens)
 
-    def served_elsewhere(self, tokens: Mapping[str, float]) -> None:
+    def served_elsewhere(self, served: Iterable[FlowService]) -> None:
         """As links tell it."""
-        self._queue.served_elsewhere(tokens)
+        self._queue.served_elsewhere(served)
 
     async def look(self) -> None:
         """To be called every `fleet_watch.LOOK_EVERY_S`."""

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-LOWER_CLASS_SHARE = 0.05
+from tenants.batch_floor import INTERACTIVE_PER_BATCH
+
+LOWER_CLASS_SHARE = 1 / (INTERACTIVE_PER_BATCH + 1)
 
 
 class Demand(NamedTuple):
@@ -59,6 +61,8 @@ def _flows(demands: Mapping[str, Sequence[Demand]]) -> list[_Flow]:
     for gateway_id, one in _asked(demands):
         key = (one.priority, one.tenant_id, "" if one.tenant_id else gateway_id)
         flow = flows.setdefault(key, _Flow(one.priority, one.weight))
+        # Room to start has no tenant either, and must not take the weight of the many that are told as one.
+        flow.weight = max(flow.weight, one.weight)
         flow.amount_at[gateway_id] = flow.amount_at.get(gateway_id, 0) + one.amount
     return list(flows.values())
 

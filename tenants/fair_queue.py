@@ -80,7 +80,7 @@ class FairQueue:
         """Whose turn it is, of the tenants' heads that fit; its input is charged at once. None: no one's."""
         entry = self.peek(fits)
         if entry is not None:
-            self._count(entry.share, entry.input_service)
+            self._count(entry.share, entry.input_service, is_input=True)
             self._queue_of(entry.share).pop(fits)
             self._forget(entry)
         return entry
@@ -92,7 +92,7 @@ class FairQueue:
         """
         if tokens < 0:
             raise ValueError(f"tokens must not be negative, but are {tokens}")
-        self._count(share, tokens)
+        self._count(share, tokens, is_input=False)
         self._queue_of(share).charge(share, tokens)
 
     def work_ahead(self, share: Share, *, without_lower: bool = False) -> Work:
@@ -117,6 +117,10 @@ class FairQueue:
         """Whom shedding takes instead of a request of this share; None: nobody stands lower."""
         return self._shed_order.newest_below(share)
 
+    def num_below(self, share: Share) -> int:
+        """Entries that stand lower than a request of this share."""
+        return self._shed_order.num_below(share)
+
     def _queue_of(self, share: Share) -> ClassQueue:
         return self._interactive if share.service_class == "interactive" else self._batch
 
@@ -124,12 +128,14 @@ class FairQueue:
         is_batch_first = self._batch.is_waiting and (self._floor.is_due or not self._interactive.is_waiting)
         return (self._batch, self._interactive) if is_batch_first else (self._interactive, self._batch)
 
-    def _count(self, share: Share, tokens: float) -> None:
+    def _count(self, share: Share, tokens: float, *, is_input: bool) -> None:
         is_contended = self._interactive.is_waiting and self._batch.is_waiting
         if share.service_class == "interactive":
             self._floor.interactive_served(tokens, is_contended)
-        else:
+        elif is_input:
             self._floor.batch_served(tokens, is_contended)
+        else:
+            self._floor.batch_made(tokens, is_contended)
 
     def _forget(self, entry: Queued) -> None:
         del self._entries[entry.entry_id]

@@ -27,3 +27,7 @@ class ShedOrder:
         """The first to be shed of those that stand lower; None: nobody does."""
         lowest = min(self._groups, default=share.standing)
         return next(reversed(self._groups[lowest].values())) if lowest < share.standing else None
+
+    def num_below(self, share: Share) -> int:
+        """All of those that stand lower."""
+        return sum(len(group) for standing, group in self._groups.items() if standing < share.standing)

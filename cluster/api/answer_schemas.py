@@ -102,10 +102,11 @@ _ANSWER_HEADERS = {
     "X-Headrace-Replayed": _header("`true` on the stored answer of an earlier request with this key."),
 }
 _TURNED_AWAY = {
-    429: "A limit of the tenant's is reached, or enough of its requests wait (`queue_full`); `Retry-After` says "
-    "when to come back.",
+    429: "A limit of the tenant's is reached, or enough of its requests wait (`queue_full`); `Retry-After` "
+    "says when to come back.",
     503: "It would not be answered in time, and `Retry-After` says when it would (`overloaded`); its time is "
-    "over (`deadline_exceeded`); no replica can serve (`no_capacity`), or the record of tenants cannot be asked.",
+    "over (`deadline_exceeded`); no replica can serve (`no_capacity`), or the record of tenants cannot be "
+    "asked (`store_unavailable`).",
 }
 PARAMETERS: dict[str, Any] = {
     "parameters": [
@@ -120,8 +121,8 @@ PARAMETERS: dict[str, Any] = {
             "name": "X-Headrace-Class",
             "in": "header",
             "required": False,
-            "description": "Who goes first: `interactive` before `batch`, which may wait longer and is turned "
-            "away first. Default: the tenant's own; a tenant of batch may not ask for more.",
+            "description": "Who goes first: `interactive` before `batch`, which may wait longer and is "
+            "turned away first. Default: the tenant's own; a tenant of batch may not ask for more.",
             "schema": {"type": "string", "enum": list(get_args(ServiceClass))},
         },
         {

@@ -20,6 +20,8 @@ LEAST_TOKENS_PER_S = 1.0
 SMOOTH_S = 5.0
 HALF_LIFE_S = 30.0
 SATURATED_AFTER = 5
+MAX_PASSED_S = 5.0
+"""After a longer time without samples nobody knows what was done in it: it counts as so much."""
 LEARNED_AFTER = 15
 """Smoothed values have come within a twentieth of what is done by then."""
 
@@ -52,7 +54,7 @@ class CapacityEstimate:
 
     def observe(self, now: float, rates: Mapping[str, ReplicaRate]) -> None:
         """About once a second, all replicas that serve by their ids."""
-        passed_s = 0.0 if self._observed_at is None else now - self._observed_at
+        passed_s = 0.0 if self._observed_at is None else min(now - self._observed_at, MAX_PASSED_S)
         self._observed_at = now
         self._watched = {replica_id: self._watched.get(replica_id, _Watched()) for replica_id in rates}
         for replica_id, rate in rates.items():

@@ -8,7 +8,7 @@ do (`capacity.py`). Up: at once, by as many as the load needs without `DOUBT` of
 requests wait at every replica, or are shed, second after second, there is no doubt. Replicas that are on
 their way count as ordered. Down: by one at a time, to what the highest load of the last `scale_down_delay_s`
 needs and a tenth more. So noise at a constant load moves nothing. From 0 at the first demand, to 0 after as
-long without any.
+long without any. What nobody watched says nothing: after a gap (`GAP_S`) the delay begins anew.
 Failure mode: clients that are shed and try again are counted each time, so an overload orders more than it
 needs, up to `max_replicas`; what is too much goes down again after the delay.
 """
@@ -32,6 +32,8 @@ NUM_FULL = 15
 """So many looks in a row are no accident: queues come and go by themselves, refusals do not."""
 DOWN_SLACK = 1.1
 """So much more than the peak has to fit into what is left."""
+GAP_S = 5.0
+"""Between two decisions: a rollout, say, or a store that was away."""
 ROUNDING = 1e-9
 
 
@@ -96,7 +98,8 @@ class Autoscaler:
         self._forecast = LoadForecast()
         self._peak = _Peak(limits.scale_down_delay_s)
         self._asked_at: float | None = None
-        """When there was demand last, or when this began to look."""
+        """When there was demand last, or when this began to look, or to look again."""
+        self._decided_at = float("-inf")
         self._num_full = 0
         """Looks in a row at which requests waited at every replica, or were shed."""
         self._num_shed = 0
@@ -110,6 +113,9 @@ class Autoscaler:
 
     def decide(self, now: float, demand: Demand, fleet: FleetView) -> Decision:
         """To be asked about once a second. `now` in seconds, monotonic."""
+        if now - self._decided_at > GAP_S:
+            self._watch_anew()
+        self._decided_at = now
         self._forecast.observe(now, demand.offered_tokens_per_s)
         self._capacity.observe(now, demand.replicas)
         ahead_s = fleet.cold_start_s
@@ -130,6 +136,10 @@ class Autoscaler:
                 why = "there is demand again"
             return self._bounded(needed, fleet, why)
         return self._down(now, fleet)
+
+    def _watch_anew(self) -> None:
+        self._peak = _Peak(self.limits.scale_down_delay_s)
+        self._asked_at = None
 
     def _certain(self, expected: float, demand: Demand) -> float:
         """Of the load that is expected."""

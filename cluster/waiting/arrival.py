@@ -15,7 +15,7 @@ class Arrival:
     share: Share
     uncached_tokens: int
     first_token_by_s: float
-    """The class's deadline, or the client's own if that comes earlier (`Deadlines`)."""
+    """The class's deadline, or the client's own if that comes earlier (`WaitingConfig.first_token_by_s`)."""
     answer_by_s: float
     cached_tokens: int = 0
     max_queue_len: int | None = None

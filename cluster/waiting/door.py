@@ -55,11 +55,18 @@ class Door:
         return Forecast(self._queue, self._estimator, self.fleet, self._config, now)
 
     def is_open(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
-        """Whether it may come in."""
+        """Whether it may come in to a line that is so full with it."""
         if fullness.is_over or self._pressed.is_above(arrival, now):
             return False
-        is_low = fullness.is_low or not len(self._queue)  # a long prompt fills a line by itself
+        num_ahead = len(self._queue) - self._queue.num_below(arrival.share)
+        is_low = fullness.is_low or not num_ahead  # a long prompt fills a line by itself
         return self._is_expected(arrival, now) or is_low or not self._is_booked(arrival, now)
+
+    def makes_room(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
+        """Whether it may not come in, but may once those in line that stand lower have gone."""
+        if not fullness.is_over:
+            return False
+        return self.is_open(arrival, self.forecast(now).fullness(arrival, without_lower=True), now)
 
     def _is_expected(self, arrival: Arrival, now: float) -> bool:
         """Not who was told here and comes before its time, whatever it says: SDKs wait a minute at most."""
@@ -76,22 +83,19 @@ class Door:
         promised = self.promises.work_of(arrival.share)
         if not promised.requests:
             return False
-        fullness = self.forecast(now).fullness(arrival, without_lower=True, besides=promised)
-        if self._queue.newest_below(arrival.share) is not None:
-            fullness = fullness._replace(of_all=0.0)
-        return fullness.is_over
+        forecast = self.forecast(now)
+        return forecast.fullness(arrival, without_lower=True, lower_yield=True, besides=promised).is_over
 
-    def press(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
-        """Whether those who stand lower have to make room for it; they yield at the door from now on, too.
+    def press(self, arrival: Arrival, fullness: Fullness, now: float) -> None:
+        """Those who stand lower yield at the door from now on, if they keep it out: in line, or as they came.
 
         Not for a tenant whose own line is too long: it would be late all the same.
         """
-        if not fullness.is_over or fullness.of_tenant > 1:
-            return False
-        if self.forecast(now).fullness(arrival, without_lower=True).of_time > 1:
-            return False
-        self._pressed = _Pressed(arrival.share.standing, now + YIELD_S)
-        return True
+        if not fullness.is_over:
+            return
+        alone = self.forecast(now).fullness(arrival, without_lower=True, lower_yield=True)
+        if self.is_open(arrival, alone, now):
+            self._pressed = _Pressed(arrival.share.standing, now + YIELD_S)
 
     def came_in(self, arrival: Arrival, now: float) -> None:
         promise = self.promises.of(arrival)

@@ -26,21 +26,31 @@ class Forecast:
     config: WaitingConfig
     now: float
 
-    def wait(self, share: Share, *, without_lower: bool = False, besides: Work = NOTHING) -> Wait:
-        """Of a new request of that share; see `WaitEstimator.wait`."""
-        return self.estimator.wait(
-            self.line, share, self.fleet, self.now, without_lower=without_lower, besides=besides
-        )
+    def wait(self, share: Share) -> Wait:
+        """Of a new request of that share."""
+        return self.estimator.wait(self.line, share, self.fleet, self.now)
 
-    def fullness(self, arrival: Arrival, *, without_lower: bool = False, besides: Work = NOTHING) -> Fullness:
-        """Of the line, with the arrival in it, and `besides` more of its tenant."""
-        wait = self.wait(arrival.share, without_lower=without_lower, besides=besides)
+    def fullness(
+        self,
+        arrival: Arrival,
+        *,
+        without_lower: bool = False,
+        lower_yield: bool = False,
+        besides: Work = NOTHING,
+    ) -> Fullness:
+        """Of the line, with the arrival in it, and `besides` more of its tenant; see `WaitEstimator.wait`."""
+        wait = self.estimator.wait(
+            self.line, arrival.share, self.fleet, self.now,
+            without_lower=without_lower, lower_yield=lower_yield, besides=besides,
+        )  # fmt: skip
         num_more = 1 + besides.requests
+        num_lower = self.line.num_below(arrival.share) if without_lower else 0
         num_own = self.line.num_of(arrival.share.tenant_id) + num_more
         return Fullness(
             of_time=self._part_of_time(arrival, wait),
             of_tenant=num_own / (arrival.max_queue_len or math.inf),
-            of_all=(len(self.line) + num_more) / self.config.max_waiting_at(self.fleet.num_replicas),
+            of_all=(len(self.line) - num_lower + num_more)
+            / self.config.max_waiting_at(self.fleet.num_replicas),
         )
 
     def _part_of_time(self, arrival: Arrival, wait: Wait) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import NamedTuple
 
+from cluster.generation import PRIORITY
+from cluster.served_elsewhere import FlowKey, FlowService
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.brownout import Brownout
 from cluster.waiting.config import WaitingConfig
@@ -21,11 +23,12 @@ from tenants.queued import Fits, anyone
 
 
 class Outcome(NamedTuple):
-    """Of an offer. Who was shed for it has to go, also if that did not suffice."""
+    """Of an offer."""
 
     refused: Refused | None
     """None: it waits from now on."""
     shed: tuple[Shed, ...] = ()
+    """Who has to go for it; nobody for one that is refused."""
 
 
 class _Waiting(NamedTuple):
@@ -50,8 +53,8 @@ class GatewayQueue:
         self._door = Door(self._queue, estimator, rng, config)
         self._brownout = Brownout(config)
         self._waiting: dict[str, _Waiting] = {}
-        self._shares: dict[str, Share] = {}
-        """Of each tenant that waits, the one it came with last."""
+        self._shares: dict[FlowKey, Share] = {}
+        """Of each tenant that waits, by class, the one it came with last."""
         self._interactive = InteractiveLine()
         self._watch = DeadlineWatch()
         self._late: list[str] = []
@@ -78,47 +81,57 @@ class GatewayQueue:
         self._door.fleet = fleet
         self.estimator.rates.see(fleet)
         self._watch.see(now, is_served=fleet.num_replicas > 0)
+        self._see_brownout()
 
     # --- coming in --------------------------------------------------------------------------
 
     def max_tokens(self, share: Share, asked: int) -> int:
         """Of its output: fewer than asked for, while the brown-out is on and it is of those that yield."""
-        line = self._interactive
-        line_s = self.estimator.rates.until_turn_s(line.work, self._door.fleet)
+        self._see_brownout()
+        return self._brownout.max_tokens(share, self._interactive.heaviest, asked)
+
+    def _see_brownout(self) -> None:
+        line_s = self.estimator.rates.until_turn_s(self._interactive.work, self._door.fleet)
         self._brownout.see(line_s / self.config.interactive_deadline_s)
-        return self._brownout.max_tokens(share, line.heaviest, asked)
 
     def check(self, arrival: Arrival, now: float) -> Refused | None:
-        """What `offer` would refuse, before anything was taken for it. Nobody is shed."""
+        """What `offer` would refuse, before anything was taken for it. Nobody is shed, nor has to yield."""
         self._forget_late(now)
-        fullness = self._door.forecast(now).fullness(arrival)
-        if self._door.is_open(arrival, fullness, now) or self._whom_to_shed(arrival, fullness, now):
-            return None
-        return self._door.turn_away(arrival, fullness.code, now)
+        return self._refusal(arrival, self._fullness(arrival, now), now)
 
     def offer(self, arrival: Arrival, now: float) -> Outcome:
         """Raises ValueError for an id that waits already."""
         self._forget_late(now)
-        shed: list[Shed] = []
-        fullness = self._door.forecast(now).fullness(arrival)
-        while victim := self._whom_to_shed(arrival, fullness, now):
-            self.left(victim.entry_id)
-            shed.append(Shed(victim.entry_id, self._door.shed(victim, arrival, now)))
-            fullness = self._door.forecast(now).fullness(arrival)
-        if not self._door.is_open(arrival, fullness, now):
-            return Outcome(self._door.turn_away(arrival, fullness.code, now), tuple(shed))
+        fullness = self._fullness(arrival, now)
+        self._door.press(arrival, fullness, now)
+        refused = self._refusal(arrival, fullness, now)
+        if refused is not None:
+            return Outcome(refused)
+        shed = self._make_room(arrival, fullness, now)
         self._enter(arrival, now)
-        return Outcome(None, tuple(shed))
+        return Outcome(None, shed)
 
     def _forget_late(self, now: float) -> None:
         self._expire(now)
         self._door.promises.forget_lapsed(now)
 
-    def _whom_to_shed(self, arrival: Arrival, fullness: Fullness, now: float) -> Arrival | None:
-        if not self._door.press(arrival, fullness, now):
+    def _fullness(self, arrival: Arrival, now: float) -> Fullness:
+        return self._door.forecast(now).fullness(arrival)
+
+    def _refusal(self, arrival: Arrival, fullness: Fullness, now: float) -> Refused | None:
+        if self._door.is_open(arrival, fullness, now) or self._door.makes_room(arrival, fullness, now):
             return None
-        victim = self._queue.newest_below(arrival.share)
-        return None if victim is None else self._waiting[victim.entry_id].arrival
+        return self._door.turn_away(arrival, fullness.code, now)
+
+    def _make_room(self, arrival: Arrival, fullness: Fullness, now: float) -> tuple[Shed, ...]:
+        """Of those that stand lower, takes out as many as it must."""
+        shed: list[Shed] = []
+        while fullness.is_over and (lowest := self._queue.newest_below(arrival.share)) is not None:
+            victim = self._waiting[lowest.entry_id].arrival
+            self.left(victim.entry_id)
+            shed.append(Shed(victim.entry_id, self._door.shed(victim, arrival, now)))
+            fullness = self._fullness(arrival, now)
+        return tuple(shed)
 
     def _enter(self, arrival: Arrival, now: float) -> None:
         predicted = self._door.forecast(now).wait(arrival.share)
@@ -126,7 +139,7 @@ class GatewayQueue:
         self._door.came_in(arrival, now)
         self._interactive.add(arrival.queued)
         self._waiting[arrival.entry_id] = _Waiting(arrival, now, self._watch.held_s(now), predicted)
-        self._shares[arrival.share.tenant_id] = arrival.share
+        self._shares[_key(arrival.share)] = arrival.share
         self._watch.add(arrival.entry_id, arrival.first_token_by_s, arrival.answer_by_s, now)
 
     # --- leaving ----------------------------------------------------------------------------
@@ -178,9 +191,9 @@ class GatewayQueue:
         waiting = self._waiting.pop(entry_id)
         self._interactive.remove(waiting.arrival.queued)
         self._watch.discard(entry_id)
-        tenant_id = waiting.arrival.share.tenant_id
-        if not self._queue.num_of(tenant_id):
-            del self._shares[tenant_id]
+        share = waiting.arrival.share
+        if not self._queue.work_of(share).requests:
+            del self._shares[_key(share)]
         return waiting
 
     # --- what was served --------------------------------------------------------------------
@@ -189,11 +202,16 @@ class GatewayQueue:
         """To a request that left here, as its output comes."""
         self._queue.charge(share, output_tokens)
 
-    def served_elsewhere(self, tokens: Mapping[str, float]) -> None:
-        """Tokens of service, by tenant, that replicas gave to other gateways' requests.
+    def served_elsewhere(self, served: Iterable[FlowService]) -> None:
+        """What replicas gave to other gateways' requests.
 
-        Who does not wait here is charged nothing: it finds no credit when it comes.
+        Who does not wait here in that class is charged nothing: it finds no credit when it comes.
         """
-        for tenant_id, num_tokens in tokens.items():
-            if tenant_id in self._shares:
-                self._queue.charge(self._shares[tenant_id], num_tokens)
+        for one in served:
+            share = self._shares.get((one.tenant_id, one.priority))
+            if share is not None:
+                self._queue.charge(share, one.tokens)
+
+
+def _key(share: Share) -> FlowKey:
+    return share.tenant_id, PRIORITY[share.service_class]

@@ -33,7 +33,7 @@ COLD_SEATS = 32
 FEW_ENDED = 16
 """The mean time in a seat is of so many requests at least, however long ago they ended."""
 MAX_GAP_S = 2.0
-"""What a replica did while its link was silent for longer belongs to no rate."""
+"""What a replica did while nobody looked for longer belongs to no rate."""
 
 
 class _Seen(NamedTuple):
@@ -68,15 +68,17 @@ class ReplicaRates:
             self._num_seats = fleet.num_seats / fleet.num_replicas
 
     def observe(self, replica_id: str, counters: EngineCounters, now: float) -> None:
-        """A replica's message: what it did since its last one. One that started anew begins anew."""
+        """A replica's newest counters, looked at every 0.1 s: what it did since the last look.
+
+        One that started anew begins anew. One that is looked at no more is gone, `MAX_GAP_S` later.
+        """
         last = self._seen.get(replica_id)
         seen = self._seen[replica_id] = _Seen(counters, now)
-        if last is None:
-            self._forget_silent(now)
-        elif seen.uncached_tokens >= last.uncached_tokens and now - last.at <= MAX_GAP_S:
+        self._forget_gone(now)
+        if last is not None and seen.uncached_tokens >= last.uncached_tokens and now - last.at <= MAX_GAP_S:
             self._learn(last, seen)
 
-    def _forget_silent(self, now: float) -> None:
+    def _forget_gone(self, now: float) -> None:
         self._seen = {one: seen for one, seen in self._seen.items() if now - seen.at <= MAX_GAP_S}
 
     def _learn(self, last: _Seen, seen: _Seen) -> None:

@@ -2,7 +2,7 @@
 
 Algorithm. The line is *over* for an arrival if its turn would not come in time, or a cap is reached. Then who
 stands lower is shed in its place, the newest first, and yields at the door for a while. If nobody does, or it
-would be late all the same, it is turned away itself.
+would be late all the same, it is turned away itself; nobody is shed for who does not come in.
 
 Who is turned away is told when to come back, and stands in a line outside until then (`promises.py`): the
 next one is told a later time. So a client that comes when it was told finds the line a third full, and gets

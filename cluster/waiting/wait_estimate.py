@@ -71,16 +71,18 @@ class WaitEstimator:
         now: float,
         *,
         without_lower: bool = False,
+        lower_yield: bool = False,
         besides: Work = NOTHING,
     ) -> Wait:
         """Of a new request of `share` in `line`.
 
-        `without_lower`: if all that stand lower were gone; `besides`: what else of its tenant goes before it.
+        `without_lower`: if all in line that stand lower were gone; `lower_yield`: if no more of them came;
+        `besides`: what else of its tenant goes before it.
         """
         ahead = line.work_ahead(share, without_lower=without_lower).plus(besides)
         ahead_s = self.rates.until_turn_s(ahead, fleet)
         own_s = self.rates.until_turn_s(line.work_of(share).plus(besides), fleet)
-        line_s = max(ahead_s, own_s * self._rivals.stretch(share, now, without_lower=without_lower))
+        line_s = max(ahead_s, own_s * self._rivals.stretch(share, now, without_lower=lower_yield))
         drain_s = line_s * self._slowdown.factor(share, now)
         return Wait(line_s, drain_s, _from_now_s(drain_s, fleet, now))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Protocol
 
+from cluster.served_elsewhere import FlowService
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
@@ -31,7 +32,7 @@ class Line(Protocol):
     def left(self, entry_id: str) -> bool: ...
     def expire(self, now: float) -> list[str]: ...
     def served(self, share: Share, output_tokens: int) -> None: ...
-    def served_elsewhere(self, tokens: Mapping[str, float]) -> None: ...
+    def served_elsewhere(self, served: Iterable[FlowService]) -> None: ...
 
 
 class FirstCome:
@@ -71,5 +72,5 @@ class FirstCome:
     def served(self, share: Share, output_tokens: int) -> None:
         return
 
-    def served_elsewhere(self, tokens: Mapping[str, float]) -> None:
+    def served_elsewhere(self, served: Iterable[FlowService]) -> None:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from cluster.admission import Admitted, Lookup
 from cluster.api.errors import ApiError
@@ -11,6 +11,7 @@ from cluster.credit import Credit
 from cluster.generation import GenerationRequest
 from cluster.link import Abort, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
 from cluster.links import Links
+from cluster.served_elsewhere import FlowService
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
 from engine.request import Request, RequestOutput, SamplingParams
@@ -51,11 +52,17 @@ class FakeReplica:
         self.submitted: list[Request] = []
         self.aborted: list[Abort] = []
         self.reports: list[Report] = []
+        self.heard: asyncio.Queue[Report] = asyncio.Queue()
+        """The same, for who waits for them."""
         self.reply: SubmitReply | LinkDown | asyncio.Event = SubmitReply(accepted=True)
         self.is_open = True
         """It says at once that there is credit without end."""
         self.is_unreachable = False
         """Calls to it fail; its stream goes on."""
+        self.may_hear = asyncio.Event()
+        """Unless it is set, reports stay on their way."""
+        self.may_hear.set()
+        self.num_reports_on_their_way = 0
         self.attached_again = asyncio.Event()
         self._attached = 0
         self._stream: asyncio.Queue[LinkMessage | Exception] = asyncio.Queue()
@@ -77,7 +84,11 @@ class FakeReplica:
     async def report(self, report: Report) -> None:
         if self.is_unreachable:
             raise LinkDown("it is not listed any more")
+        self.num_reports_on_their_way += 1
+        await self.may_hear.wait()
+        self.num_reports_on_their_way -= 1
         self.reports.append(report)
+        self.heard.put_nowait(report)
 
     async def attach(self) -> AsyncIterator[LinkMessage]:
         self._attached += 1
@@ -98,7 +109,7 @@ class FakeReplica:
         counters: EngineCounters = IDLE,
         credit: Credit | None = None,
         is_leaving: bool = False,
-        served: dict[str, float] | None = None,
+        served: tuple[FlowService, ...] = (),
     ) -> None:
         self._stream.put_nowait(StepMessage(rows, counters, credit, is_leaving, served))
 
@@ -118,7 +129,7 @@ class LinkRig:
         """Aborts that were left for an incarnation that could not be called."""
         self.num_credit_calls = 0
         self.on_credit: Callable[[], None] = lambda: None
-        self.served: list[Mapping[str, float]] = []
+        self.served: list[Sequence[FlowService]] = []
         self.links = Links(
             self.replica,
             lambda: self.now,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cluster.admission_windows import DIVIDED_EVERY_S, FLOOR, RAMP_FROM, AdmissionWindows
-from cluster.backlog import Backlog
+from cluster.backlog import MAX_TENANTS, Backlog, bounded
 from cluster.credit import NO_CREDIT, Credit
 from engine.request import Flow, Request
 from loadtest.studies.virtual_engine import EIGHT_BILLION
@@ -62,6 +62,17 @@ class TestWindows:
         windows.report("x", FLOOD)
         assert told(windows, division(2)) == {"x": HALF, "y": FLOOR}
         assert told(windows, division(3)) == {"x": Credit(513, 37), "y": FLOOR}
+
+    def test_tenants_beyond_those_that_are_told_one_by_one_have_their_weight(self) -> None:
+        """100 tenants at one gateway and 50 at the other: two thirds, and one with room to start."""
+        windows = opened("x", "y")
+        windows.divide(division(1))
+        for gateway_id, num_tenants in (("x", MAX_TENANTS + 36), ("y", 50)):
+            windows.report(
+                gateway_id, bounded(Backlog(f"{gateway_id}-{n}", 5000, 50) for n in range(num_tenants))
+            )
+        windows.divide(division(2))
+        assert told(windows, division(3)) == {"x": Credit(342, 25), "y": Credit(172, 12)}
 
     def test_between_two_divisions_nothing_moves(self) -> None:
         windows = opened("x", "y")

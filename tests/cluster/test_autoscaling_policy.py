@@ -173,6 +173,38 @@ class TestDown:
         assert world.target == 3
 
 
+class TestGap:
+    """Nobody asked for a while: a rollout, say, or a store that was away."""
+
+    def test_the_same_load_before_and_after_moves_nothing(self) -> None:
+        world = ScalingWorld(WIDE, num_replicas=4)
+        world.run(400, lambda t: 3000.0)
+        world.skip(400)
+        assert world.run(400, lambda t: 3000.0) == []
+
+    def test_without_demand_the_delay_begins_anew(self) -> None:
+        world = ScalingWorld(WIDE._replace(min_replicas=0), num_replicas=1)
+        world.run(10, lambda t: 50.0)
+        world.skip(400)
+        assert world.run(400, lambda t: 0.0) == [(410 + 300, 1, 0)]
+
+    def test_a_short_one_changes_nothing(self) -> None:
+        world = ScalingWorld(WIDE._replace(min_replicas=0), num_replicas=1)
+        world.run(10, lambda t: 50.0)
+        world.skip(4)
+        world.run(1, lambda t: 0.0)
+        world.skip(4)
+        assert world.run(400, lambda t: 0.0) == [(9 + 300, 1, 0)]
+
+    def test_counts_little_for_what_replicas_can_do(self) -> None:
+        capacity = CapacityEstimate(1000.0)
+        full = {"a": ReplicaRate(1000.0, 8, 4)}
+        for now in range(100):
+            capacity.observe(float(now), full)
+        capacity.observe(500.0, {"a": ReplicaRate(100.0, 8, 4)})
+        assert capacity.tokens_per_s == pytest.approx(1000.0 * 0.5 ** (5 / 30))
+
+
 class TestZero:
     LIMITS = ScaleLimits(0, 4, scale_down_delay_s=60.0)
 

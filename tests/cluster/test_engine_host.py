@@ -17,6 +17,7 @@ from cluster.credit import Credit
 from cluster.engine_host import EngineDead, EngineHost
 from cluster.fair_policy import FairShare
 from cluster.link import OCCUPIED, Abort, Hello, NotReached, Report, StepMessage, SubmitReply, decode_message
+from cluster.served_elsewhere import FlowService
 from engine.core import EngineCore
 from engine.counters import EngineCounters
 from engine.request import Flow, Request, RequestOutput
@@ -285,7 +286,7 @@ class TestCredit:
         async with asyncio.timeout(10):
             while not (isinstance(message := await other.next(), StepMessage) and message.served):
                 pass
-        assert message.served == {"acme": 6.0}
+        assert message.served == (FlowService("acme", 6.0),)
 
 
 class TestSuspects:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
-from cluster.fair_policy import MAX_OUTPUT_DEBT, FairShare
+from cluster.fair_policy import FairShare
 from engine.policy import Service
 from engine.request import Flow
+from tenants.batch_floor import MAX_OUTPUT_DEBT
 from tests.engine.candidate import Candidate
 
 A, B, C = (Flow(flow_id) for flow_id in "abc")

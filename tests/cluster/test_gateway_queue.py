@@ -1,44 +1,17 @@
-"""The gateway's queue: who comes in, who is shed or turned away, and when time is over."""
+"""The gateway's queue: who comes in or is turned away, whose turn it is, and when time is over."""
 
 from __future__ import annotations
 
 from random import Random
 
-from cluster.waiting.arrival import Arrival
+from cluster.served_elsewhere import FlowService
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.gateway_queue import GatewayQueue
-from cluster.waiting.replica_rates import COLD_PREFILL_TOKENS_PER_S
-from cluster.waiting.shedding import Refused
 from cluster.waiting.wait_estimate import WaitEstimator
 from tenants.fair_queue import Share
+from tests.cluster.queue_builders import FLEET, SEATS, SECOND, a_queue, fill, refused
 from tests.cluster.waiting_rig import BATCH, FREE, PAID, an_arrival
-
-SEATS = 1000
-"""So many that only tokens are waited for."""
-SECOND = round(COLD_PREFILL_TOKENS_PER_S)
-"""Tokens that one replica prefills in a second."""
-
-
-def a_queue(num_replicas: int = 1, *, due: float | None = None, **settings: float) -> GatewayQueue:
-    queue = GatewayQueue(WaitEstimator(), Random(0), WaitingConfig(**settings))  # type: ignore[arg-type]
-    queue.see(Fleet(num_replicas, num_replicas * SEATS, num_replicas * SEATS, due), 0.0)
-    return queue
-
-
-def fill(queue: GatewayQueue, share: Share, seconds: int, now: float = 0.0) -> list[str]:
-    """Work of a tenant, a second each."""
-    ids = [f"{share.tenant_id} {n}" for n in range(seconds)]
-    for entry_id in ids:
-        assert queue.offer(an_arrival(entry_id, share, SECOND, now=now), now).refused is None
-    return ids
-
-
-def refused(queue: GatewayQueue, arrival: Arrival, now: float = 0.0) -> Refused:
-    outcome = queue.offer(arrival, now)
-    assert outcome.refused is not None
-    assert outcome.shed == ()
-    return outcome.refused
 
 
 class TestDeadlines:
@@ -81,74 +54,6 @@ class TestDeadlines:
         assert [queue.next(2.0), queue.left("paid 1")] != [None, False]
         queue.expire(10.0)
         assert told == [(0.0, 2.0), (2.0, 10.0)]
-
-
-class TestShedding:
-    def test_takes_batch_first_then_the_lightest_the_newest_first_and_only_as_many_as_it_must(self) -> None:
-        queue = a_queue(max_waiting=6)
-        fill(queue, BATCH, 2)
-        fill(queue, FREE, 2)
-        fill(queue, PAID, 2)
-        taken = []
-        for number in range(4):
-            outcome = queue.offer(an_arrival(f"more {number}", PAID, 100), 0.0)
-            assert outcome.refused is None
-            taken += [shed.entry_id for shed in outcome.shed]
-        assert taken == ["nightly 1", "nightly 0", "free 1", "free 0"]
-        assert refused(queue, an_arrival("one too many", PAID, 100)).code == "overloaded"
-
-    def test_whoever_is_shed_is_told_when_to_come_back_and_waits_no_more(self) -> None:
-        queue = a_queue(max_waiting=2)
-        fill(queue, FREE, 2)
-        (shed,) = queue.offer(an_arrival("r", PAID, 100), 0.0).shed
-        assert (shed.told.status, shed.told.code) == (503, "overloaded")
-        assert shed.told.retry_after_s is not None
-        assert not queue.left(shed.entry_id)
-        assert queue.num_promised == 1
-
-    def test_whoever_is_shed_is_not_told_to_come_back_before_those_above_have_room(self) -> None:
-        queue = a_queue(max_waiting=9)
-        fill(queue, FREE, 1)
-        fill(queue, PAID, 8)
-        (shed,) = queue.offer(an_arrival("r", PAID, 100), 0.0).shed
-        assert shed.told.retry_after_s == 6, "two thirds of the eight seconds that they take"
-
-    def test_an_arrival_late_by_others_that_stand_lower_takes_their_place(self) -> None:
-        """Nine seconds of its own and four that free has a part in: with them it is late."""
-        queue = a_queue()
-        fill(queue, FREE, 4)
-        fill(queue, PAID, 9)
-        outcome = queue.offer(an_arrival("r", PAID, 200), 0.0)
-        assert outcome.refused is None
-        assert {shed.entry_id for shed in outcome.shed} <= {f"free {n}" for n in range(4)}
-        assert outcome.shed
-
-    def test_who_stands_lower_yields_at_the_door_for_a_while(self) -> None:
-        queue = a_queue(max_waiting=3)
-        fill(queue, FREE, 1)
-        fill(queue, PAID, 2)
-        assert len(queue.offer(an_arrival("r", PAID, 100), 0.0).shed) == 1
-        assert queue.next(0.0) is not None
-        refused(queue, an_arrival("early", FREE, 100, now=0.9, is_return=True), 0.9)
-        assert queue.offer(an_arrival("equal", PAID, 100, now=0.9), 0.9).refused is None
-        assert queue.next(1.0) is not None
-        assert queue.offer(an_arrival("later", FREE, 100, now=1.0, is_return=True), 1.0).refused is None
-
-    def test_nobody_pays_for_a_tenant_whose_own_line_is_too_long(self) -> None:
-        queue = a_queue()
-        fill(queue, PAID, 10)
-        fill(queue, FREE, 1)
-        refused(queue, an_arrival("late", PAID, SECOND))
-        assert queue.left("free 0")
-
-    def test_the_check_before_it_refuses_the_same_and_sheds_nobody(self) -> None:
-        queue = a_queue(max_waiting=2)
-        fill(queue, FREE, 2)
-        assert queue.check(an_arrival("paid", PAID), 0.0) is None
-        told = queue.check(an_arrival("free", FREE), 0.0)
-        assert told is not None
-        assert told.code == "overloaded"
-        assert len(queue) == 2
 
 
 class TestTurns:
@@ -244,13 +149,12 @@ class TestPromises:
     def test_places_that_who_stands_lower_would_have_to_leave_count_as_free(self) -> None:
         queue = a_queue(max_waiting=4)
         fill(queue, PAID, 4)
-        for number in range(3):
-            refused(queue, an_arrival(f"r{number}", PAID, 100))
-        for _ in range(3):
+        refused(queue, an_arrival("told", PAID, 100))
+        for _ in range(2):
             queue.next(0.0)
-        refused(queue, an_arrival("r", PAID, 100))
-        fill(queue, FREE, 2, now=1.5)
-        assert queue.offer(an_arrival("s", PAID, 100, now=1.5), 1.5) == (None, ())
+        fill(queue, FREE, 1, now=1.5)
+        assert queue.offer(an_arrival("r", PAID, 100, now=1.5), 1.5) == (None, ())
+        refused(queue, an_arrival("s", PAID, 100, now=1.5), 1.5)
 
     def test_who_comes_before_its_time_is_told_the_same_time_again(self) -> None:
         queue = a_queue()
@@ -285,9 +189,32 @@ class TestService:
         other = Share("other", 4, "interactive")
         fill(queue, PAID, 2)
         fill(queue, other, 2)
-        queue.served_elsewhere({"paid": 50_000.0, "unknown": 10.0})
+        queue.served_elsewhere([FlowService("paid", 50_000.0), FlowService("unknown", 10.0)])
         turns = [queue.next(1.0) for _ in range(4)]
         assert [turn.share.tenant_id for turn in turns if turn] == ["other", "other", "paid", "paid"]
+
+    def test_what_others_served_is_charged_to_its_class(self) -> None:
+        queue = a_queue()
+        batch = (PAID._replace(service_class="batch"), Share("other", 4, "batch"))
+        for share in batch:
+            for number in range(2):
+                name = f"{share.tenant_id} batch {number}"
+                assert queue.offer(an_arrival(name, share, 10, timeout_s=600.0), 0.0).refused is None
+        fill(queue, PAID, 2)
+        fill(queue, Share("other", 4, "interactive"), 2)
+        queue.served_elsewhere([FlowService("paid", 1_000.0, priority=1)])
+        turns = [turn.entry_id for _ in range(8) if (turn := queue.next(1.0))]
+        assert turns[0] == "paid 0"
+        assert turns[4:] == ["other batch 0", "other batch 1", "paid batch 0", "paid batch 1"]
+
+    def test_who_does_not_wait_in_a_class_is_charged_nothing_in_it(self) -> None:
+        queue = a_queue()
+        other = Share("other", 4, "interactive")
+        fill(queue, PAID, 1)
+        fill(queue, other, 1)
+        queue.served_elsewhere([FlowService("paid", 50_000.0, priority=1)])
+        turns = [turn.share for _ in range(2) if (turn := queue.next(1.0))]
+        assert turns == [PAID, other]
 
     def test_output_takes_a_tenants_turn(self) -> None:
         queue = a_queue()
@@ -308,6 +235,16 @@ class TestService:
         while queue.next(1.0):
             pass
         assert queue.max_tokens(FREE, 4096) == 4096
+
+    def test_the_brown_out_ends_with_the_line_though_nobody_else_comes(self) -> None:
+        queue = a_queue()
+        fill(queue, PAID, 5)
+        queue.see(FLEET, 0.0)
+        assert queue.is_brownout
+        while queue.next(1.0):
+            pass
+        queue.see(FLEET, 1.0)
+        assert not queue.is_brownout
 
     def test_the_backlog_is_what_waits(self) -> None:
         queue = a_queue()

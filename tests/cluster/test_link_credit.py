@@ -10,6 +10,7 @@ import pytest
 from cluster.backlog import Backlog
 from cluster.credit import NO_CREDIT, Credit
 from cluster.link import Abort, LinkDown, Report, SubmitReply
+from cluster.served_elsewhere import FlowService
 from cluster.token_inbox import TokenInbox
 from tests.cluster.fake_replica import LinkRig as Rig
 from tests.cluster.fake_replica import request, row, settle
@@ -189,10 +190,10 @@ async def test_whoever_waits_is_told_when_a_silent_replica_speaks_again(rig: Rig
 
 
 async def test_what_others_got_is_passed_on(rig: Rig) -> None:
-    rig.replicas["a"].say(served={"acme": 12.5})
+    rig.replicas["a"].say(served=(FlowService("acme", 12.5),))
     rig.replicas["a"].say()
     await settle()
-    assert rig.served == [{"acme": 12.5}]
+    assert rig.served == [(FlowService("acme", 12.5),)]
 
 
 class TestReports:
@@ -210,6 +211,43 @@ class TestReports:
         rig.links.set_replicas(frozenset({"a", "b"}))
         await settle()
         assert rig.replicas["b"].reports == [Report(self.BACKLOG)]
+
+    async def test_that_were_lost_are_sent_again(self, rig: Rig) -> None:
+        rig.replicas["a"].is_unreachable = True
+        rig.links.report(self.BACKLOG)
+        await settle()
+        rig.replicas["a"].is_unreachable = False
+        async with asyncio.timeout(5):
+            assert await rig.replicas["a"].heard.get() == Report(self.BACKLOG)
+
+    async def test_leave_one_after_another_so_that_none_is_overtaken(self, rig: Rig) -> None:
+        replica, less = rig.replicas["a"], Report(self.BACKLOG[:1])
+        replica.may_hear = asyncio.Event()
+        rig.links.set_replicas(frozenset({"a", "b"}))
+        await settle()
+        rig.links.report(self.BACKLOG)
+        rig.links.report(less.backlogs)
+        async with asyncio.timeout(5):
+            while await rig.replicas["b"].heard.get() != less:
+                pass
+        assert (replica.num_reports_on_their_way, replica.reports) == (1, [])
+        replica.may_hear.set()
+        await settle()
+        assert replica.reports == [Report(self.BACKLOG), less]
+
+    async def test_that_outlive_their_stream_are_put_right_on_the_next(self, rig: Rig) -> None:
+        """It reaches the replica after the new hello, when there is nothing to tell any more."""
+        replica = rig.replicas["a"]
+        replica.may_hear = asyncio.Event()
+        rig.links.report(self.BACKLOG)
+        await settle()
+        replica.die()
+        await replica.attached_again.wait()
+        await settle()
+        rig.links.report(())
+        replica.may_hear.set()
+        async with asyncio.timeout(5):
+            assert [await replica.heard.get() for _ in range(2)] == [Report(self.BACKLOG), Report(())]
 
     async def test_one_that_cannot_be_called_costs_nothing(self, rig: Rig) -> None:
         rig.replicas["a"].is_unreachable = True

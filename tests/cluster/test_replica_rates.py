@@ -100,6 +100,13 @@ class TestPrefillRate:
             watch(rates, 2000, seconds=5, replicas=replicas, start=41.0)
         assert among.prefill_tokens_per_s == pytest.approx(alone.prefill_tokens_per_s, rel=0.02)
 
+    def test_is_of_those_that_are_still_looked_at(self, rates: ReplicaRates) -> None:
+        """After two seconds the one that is left is all there is, and counts in full."""
+        watch(rates, 8000, replicas=("a", "b", "c"))
+        watch(rates, 2000, seconds=20, replicas=("a",), start=41.0)
+        left = 6000 * math.exp(-(18 + 2 / 3) / TIME_CONSTANT_S)
+        assert rates.prefill_tokens_per_s == pytest.approx(2000 + left, rel=0.02)
+
     def test_counts_no_cached_tokens(self, rates: ReplicaRates) -> None:
         for tick in range(200):
             told = counters(1000 * tick, cached=9000 * tick, queued=500, running=1)

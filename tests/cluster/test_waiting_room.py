@@ -13,6 +13,7 @@ from cluster.api.errors import ApiError
 from cluster.chooser import Booking
 from cluster.credit import Credit
 from cluster.routing import ReplicaLoad
+from cluster.served_elsewhere import FlowService
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.wait_estimate import WaitEstimator
@@ -99,7 +100,12 @@ class TestATurn:
     async def test_counts_what_other_gateways_gave_to_a_tenant(self, rig: Rig) -> None:
         await begun(rig, "r1")
         await begun(rig, "other 1", "other")
-        rig.dispatching.room.served_elsewhere({"acme": 5000.0, "a stranger": 1.0})
+        elsewhere = [
+            FlowService("acme", 5000.0),
+            FlowService("other", 9000.0, 1),
+            FlowService("a stranger", 1.0),
+        ]
+        rig.dispatching.room.served_elsewhere(elsewhere)
         await grant(rig, 2)
         assert order(rig) == ["other 1", "r1"]
 

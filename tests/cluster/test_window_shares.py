@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.window_shares import Demand, window_shares
+from cluster.window_shares import LOWER_CLASS_SHARE, Demand, window_shares
+from tenants.batch_floor import INTERACTIVE_PER_BATCH
 
 WINDOW = 1000
 IDLE: tuple[Demand, ...] = ()
@@ -65,6 +66,11 @@ def test_the_lower_class_has_its_part_while_the_higher_waits_and_the_rest_of_wha
     assert shares(x=(Demand("a", 300),), y=batch) == {"x": 0.3, "y": 0.7}
 
 
+def test_the_part_of_the_lower_class_is_that_of_batch_in_the_queues() -> None:
+    served = INTERACTIVE_PER_BATCH + 1
+    assert served * LOWER_CLASS_SHARE == pytest.approx(1)
+
+
 def test_a_little_of_the_lower_class_takes_no_more_than_it_is() -> None:
     assert shares(x=(Demand("a", 9000),), y=(Demand("b", 10, priority=1),)) == {"x": 0.99, "y": 0.01}
 
@@ -72,6 +78,12 @@ def test_a_little_of_the_lower_class_takes_no_more_than_it_is() -> None:
 def test_many_tenants_that_are_told_as_one_are_others_at_each_gateway() -> None:
     rest = (Demand("", 9000, 3),)
     assert shares(x=rest, y=rest, z=(Demand("a", 9000, 4),)) == {"x": 0.3, "y": 0.3, "z": 0.4}
+
+
+def test_those_that_are_told_as_one_keep_their_weight_beside_another_demand_without_a_tenant() -> None:
+    rest, room = Demand("", 9000, 3), Demand("", 1)
+    for ones in ((rest, room), (room, rest)):
+        assert shares(x=ones, y=(Demand("a", 9000, 1),)) == {"x": 0.75, "y": 0.25}
 
 
 @given(demands)

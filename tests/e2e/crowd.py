@@ -54,7 +54,7 @@ class Crowd:
         self._served = served
         self._num_loads = 0
         self.num_refused_for_ever = 0
-        """Answers of 429 or 503 that did not say when to come back."""
+        """Answers of the last `ask`, 429 or 503, that did not say when to come back."""
         with served.http(served.admin_key) as operator:
             for tenant_id, tier in tiers.items():
                 made = {"tenant_id": tenant_id, "tier": tier, "overrides": NO_RATES}
@@ -66,6 +66,7 @@ class Crowd:
 
     def ask(self, duration_s: float, loads: Mapping[str, Load]) -> dict[str, list[RequestRecord]]:
         """What became of each one's requests, once all have ended; `loads` by tenant."""
+        self.num_refused_for_ever = 0
         return asyncio.run(self._ask(duration_s, loads))
 
     async def _ask(self, duration_s: float, loads: Mapping[str, Load]) -> dict[str, list[RequestRecord]]:

@@ -27,11 +27,10 @@ DEADLINE_S = 4.0
 WINDOW_S = 2.0
 """For so long a replica works at what gateways may have there: who has left in time waits for that."""
 QUIET = [f"quiet-{number}" for number in range(10)]
+MOST_OF_SOLO = 2.0
 SETTLED_S = 2.0
 """Until a load shows what it does."""
 REFUSED_WITHIN_S = 0.05
-MOST_LATE = 0.15
-"""Of refusals: who comes in before a gateway has felt what the other one sends."""
 NORMAL_WITHIN_S = 10.0
 SHORT_PROMPT = 120
 LONG_PROMPT = 1000
@@ -87,10 +86,12 @@ def peak_rps(scene: Scene) -> float:
     return goodput_rps(scene.crowd.ask(lasts_s, {"crowd": load})["crowd"], lasts_s)
 
 
-def prompts_begun(served: Served) -> float:
-    return served.engine_gauges()["headrace_engine_prefix_cache_queries_tokens_total"] / LONG_PROMPT
+def tokens_begun(served: Served) -> float:
+    """Tokens of prompts, computed in part or whole."""
+    return served.engine_gauges()["headrace_engine_prefix_cache_queries_tokens_total"]
 
 
+@pytest.mark.soak
 def test_a_noisy_tenant_does_not_keep_quiet_ones_waiting(scene: Scene, lasts_s: float) -> None:
     quiet_load = dict.fromkeys(QUIET, Load(rate=0.5, prompt_tokens=SHORT_PROMPT))
 
@@ -103,14 +104,15 @@ def test_a_noisy_tenant_does_not_keep_quiet_ones_waiting(scene: Scene, lasts_s: 
     solo_s = quiet_ttft_s()
     beside_s = quiet_ttft_s(noisy=Load(num_clients=60, prompt_tokens=SHORT_PROMPT))
     print(f"quiet p99 TTFT: {solo_s:.3f} s solo, {beside_s:.3f} s beside a noisy one")
-    assert beside_s <= 2 * solo_s
+    assert beside_s <= MOST_OF_SOLO * solo_s
 
 
+@pytest.mark.soak
 def test_at_four_times_its_capacity_it_does_what_it_can_and_refuses_the_rest_at_once(
     scene: Scene, lasts_s: float
 ) -> None:
     scene.served.wait_until_idle(within_s=10)
-    peak, begun_before = peak_rps(scene), prompts_begun(scene.served)
+    peak, begun_before = peak_rps(scene), tokens_begun(scene.served)
     psutil.cpu_percent()
     records = scene.crowd.ask(lasts_s, {"crowd": Load(rate=4 * peak, prompt_tokens=LONG_PROMPT)})["crowd"]
     cpu_percent, goodput = psutil.cpu_percent(), goodput_rps(records, lasts_s)
@@ -125,10 +127,10 @@ def test_at_four_times_its_capacity_it_does_what_it_can_and_refuses_the_rest_at_
     assert goodput >= 0.9 * peak
     assert refused_s is not None
     assert refused_s <= REFUSED_WITHIN_S
-    assert len(late) <= MOST_LATE * len(refused)
+    assert len(late) <= peak * DEADLINE_S, "a line is twice as long as it may be, or longer"
     assert scene.crowd.num_refused_for_ever <= len(late)
     assert max(record.ttft_s or 0 for record in answered) <= DEADLINE_S + WINDOW_S
-    assert prompts_begun(scene.served) - begun_before == len(answered), "expired work was begun"
+    assert tokens_begun(scene.served) - begun_before == LONG_PROMPT * len(answered), "expired work was begun"
 
     def is_normal() -> bool:
         (record,) = scene.crowd.ask(0.01, {"crowd": Load()})["crowd"]
@@ -148,6 +150,7 @@ def test_a_burst_of_free_requests_takes_nothing_from_who_pays(scene: Scene, last
     assert statuses(records["guest"]).keys() == {"ok", "503"}
 
 
+@pytest.mark.soak
 def test_batch_waits_for_interactive_and_gets_its_twentieth(scene: Scene, lasts_s: float) -> None:
     loads = {
         "typist": Load(num_clients=40),
@@ -169,6 +172,7 @@ def test_tenants_share_alike_at_two_gateways_of_which_one_is_cut_off_from_redis(
         tenant_id: load._replace(url=f"http://{target['labels']['direct_address']}")
         for tenant_id, target in zip(("left", "right"), gateways.values(), strict=True)
     }
+    scene.crowd.ask(SETTLED_S, loads)  # each gateway knows its tenant's key
     scene.redis.proxy.refuse_only(cut_off)
     records = scene.crowd.ask(CUT_OFF_S, loads)
     scene.redis.proxy.passes()

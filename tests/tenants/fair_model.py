@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 
+from tenants.batch_floor import MAX_OUTPUT_DEBT
 from tenants.fair_queue import Queued, Share
 from tenants.terms import ServiceClass
 
@@ -56,7 +57,9 @@ class FairQueueModel:
         return entry
 
     def charge(self, share: Share, tokens: int) -> None:
+        least = min(self._owed, -Fraction(MAX_OUTPUT_DEBT, 20))
         self._charge(share, Fraction(tokens))
+        self._owed = max(self._owed, least)
         self._grant()
 
     def backlog(self) -> dict[str, int]:

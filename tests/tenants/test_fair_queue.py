@@ -291,6 +291,7 @@ def assert_alike(queue: FairQueue, model: FairQueueModel) -> None:
     for share in TENANTS:
         assert queue.num_of(share.tenant_id) == sum(one.share.tenant_id == share.tenant_id for one in waiting)
         assert queue.newest_below(share) == model.newest_below(share)
+        assert queue.num_below(share) == sum(one.share.standing < share.standing for one in waiting)
 
 
 @given(st.sampled_from([64, 512]), st.lists(OPERATIONS, min_size=20, max_size=80))
