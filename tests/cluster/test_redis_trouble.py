@@ -126,7 +126,7 @@ async def test_one_tenant_s_junk_is_nobody_else_s_trouble(
     server: TroubledRedis, gateway: TroubledGateway
 ) -> None:
     with server.admin() as admin:
-        admin.set(f"{prefix_of('free')}money", "junk")
+        admin.set(f"{prefix_of('free')}account", "junk")
     assert await gateway.serve(FREE) == "store_unavailable"
     assert await gateway.serve(PAID) == "served"
     assert (gateway.told, gateway.num_offline.total()) == ([], 0)

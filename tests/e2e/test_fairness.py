@@ -1,7 +1,7 @@
 """A cluster with more to do than it can: who waits, who is turned away and how, what becomes of the rest.
 
 Steps are long and hold few prompts, so that they, and no processor, are the limit. Each load comes in short
-and, in the soak tests, for a minute. What was measured is printed (`-s`).
+and for a minute. What was measured is printed (`-s`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tests.e2e.conftest import tape_rows
 from tests.e2e.crowd import Crowd, Load, p99_ttft_s
 from tests.e2e.served import Served, until
 from tests.redis_trouble import TroubledRedis
+
+pytestmark = pytest.mark.soak
 
 STEP_MS = 200
 STEP_TOKENS = 512
@@ -62,7 +64,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     redis.close()
 
 
-@pytest.fixture(params=[8.0, pytest.param(60.0, marks=pytest.mark.soak)], ids=["short", "a minute"])
+@pytest.fixture(params=[8.0, 60.0], ids=["short", "a minute"])
 def lasts_s(request: pytest.FixtureRequest) -> float:
     seconds: float = request.param
     return seconds
@@ -91,7 +93,6 @@ def tokens_begun(served: Served) -> float:
     return served.engine_gauges()["headrace_engine_prefix_cache_queries_tokens_total"]
 
 
-@pytest.mark.soak
 def test_a_noisy_tenant_does_not_keep_quiet_ones_waiting(scene: Scene, lasts_s: float) -> None:
     quiet_load = dict.fromkeys(QUIET, Load(rate=0.5, prompt_tokens=SHORT_PROMPT))
 
@@ -107,7 +108,6 @@ def test_a_noisy_tenant_does_not_keep_quiet_ones_waiting(scene: Scene, lasts_s: 
     assert beside_s <= MOST_OF_SOLO * solo_s
 
 
-@pytest.mark.soak
 def test_at_four_times_its_capacity_it_does_what_it_can_and_refuses_the_rest_at_once(
     scene: Scene, lasts_s: float
 ) -> None:
@@ -150,7 +150,6 @@ def test_a_burst_of_free_requests_takes_nothing_from_who_pays(scene: Scene, last
     assert statuses(records["guest"]).keys() == {"ok", "503"}
 
 
-@pytest.mark.soak
 def test_batch_waits_for_interactive_and_gets_its_twentieth(scene: Scene, lasts_s: float) -> None:
     loads = {
         "typist": Load(num_clients=40),
@@ -162,7 +161,6 @@ def test_batch_waits_for_interactive_and_gets_its_twentieth(scene: Scene, lasts_
     assert 0.03 <= batch / (batch + interactive) <= 0.2
 
 
-@pytest.mark.soak
 def test_tenants_share_alike_at_two_gateways_of_which_one_is_cut_off_from_redis(scene: Scene) -> None:
     scene.served.wait_for_members("gateway", 2)
     gateways = scene.served.members("gateway")

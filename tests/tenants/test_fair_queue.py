@@ -220,7 +220,7 @@ class TestWhatWaits:
 
     def test_a_tenant_that_is_gone_is_forgotten(self, queue: FairQueue) -> None:
         def num_lines() -> int:
-            return sum(isinstance(thing, TenantLine) for thing in gc.get_objects())
+            return sum(type(thing) is TenantLine for thing in gc.get_objects())
 
         gc.collect()
         before = num_lines()
