@@ -6,7 +6,7 @@ A command's module is imported when it runs, so `headrace --help` needs neither 
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -42,6 +42,7 @@ COMMANDS = {
         "cluster.admin_cli.apply_command:apply", "Bring tiers, tenants and keys to what a file says."
     ),
     "bench": Entry("loadtest.bench_command:bench", "Measure one part alone, such as the engine."),
+    "kernels": Entry("kernels.commands.group:kernels", "The GPU kernels: proven, with a GPU or without."),
     "load": Entry("loadtest.load_command:load", "Measure a running server under load."),
     "scenario": Entry(
         "loadtest.scenario_command:scenario", "A load on a fleet in virtual time: does it keep its bounds?"
@@ -67,13 +68,21 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
 
+def greedy_record(*asked: Any) -> Any:
+    """A model's greedy tokens, for `headrace kernels`: that room may not import the engine, so what it asks
+    of it is handed down with the command line."""
+    return importlib.import_module("engine.greedy_record").greedy_record(*asked)
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="headrace")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """A Ray-based, multi-tenant LLM serving cluster.
 
     Example: headrace serve --model smollm2
     """
+    context.meta["greedy_record"] = greedy_record
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A replica's admission windows: how much each gateway may have outstanding here.
 
 All windows together hold two steps of prompt tokens, and the seats of the batch with a few more, so that a
-seat that gets free is taken in the next step and not a round trip later; and on top `FLOOR` for each gateway.
+seat that gets free is taken in the next step and not a round trip later; on top the part that is kept for who
+has no prompt here (`cluster/credit.py`), and `FLOOR` for each gateway.
 They are divided by what the gateways have here and what waits at them (`cluster/window_shares.py`). Below its
 share each has room for `FLOOR` more than that, so that it can start one at once.
 
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cluster.backlog import Backlog
-from cluster.credit import NO_CREDIT, Credit, Outstanding
+from cluster.credit import NO_CREDIT, Credit, Outstanding, with_kept
 from cluster.window_shares import Demand, window_shares
 from engine.request import Request, RequestOutput
 
@@ -59,6 +60,12 @@ class _Account:
         return room + waiting + there
 
 
+def full_window(max_num_batched_tokens: int, max_num_seqs: int) -> Credit:
+    """What a replica grants to all gateways together, but for `FLOOR`."""
+    num_seats = max_num_seqs + -(-max_num_seqs // LEAD)
+    return with_kept(Credit(WINDOW_STEPS * max_num_batched_tokens, num_seats))
+
+
 class AdmissionWindows:
     """Owns each attached gateway's window, what it has here and what waits at it, as it last reported.
 
@@ -67,7 +74,7 @@ class AdmissionWindows:
     """
 
     def __init__(self, max_num_batched_tokens: int, max_num_seqs: int, ramp_s: float = RAMP_S) -> None:
-        self._full = Credit(WINDOW_STEPS * max_num_batched_tokens, max_num_seqs + -(-max_num_seqs // LEAD))
+        self._full = full_window(max_num_batched_tokens, max_num_seqs)
         self._step_tokens = max_num_batched_tokens
         self._ramp_s = ramp_s
         self._began_s: float | None = None

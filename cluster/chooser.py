@@ -1,4 +1,4 @@
-"""Chooses a request's replica, and books its place there until it is submitted."""
+"""Chooses a request's replica (`choice.py`), and books its place there until it is submitted."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
+from cluster.choice import Candidate, Choice
 from cluster.generation import PRIORITY
-from cluster.index.prefix_index import indexed
 from cluster.links import Links
-from cluster.routed_prefixes import RoutedPrefixes
 from cluster.routed_request import RoutedRequest
-from cluster.routing import Prompt, ReplicaLoad, RoutingPolicy
+from cluster.routing import ReplicaLoad, RoutingPolicy
 from engine.request import Flow, Request
 
 
@@ -40,57 +37,42 @@ class Booking:
 
 
 class Chooser:
-    """Owns what was routed in the last seconds. `clock` is monotonic, in seconds."""
+    """Books what its `Choice` says. `clock` is monotonic, in seconds."""
 
     def __init__(self, links: Links, policy: RoutingPolicy, rng: Random, clock: Callable[[], float]) -> None:
         self._links = links
-        self._policy = policy
-        self._rng = rng
         self._clock = clock
-        self._recent = RoutedPrefixes()
+        self._choice = Choice(policy, rng)
 
-    def book(self, request: RoutedRequest, candidates: Sequence[ReplicaLoad], part: Part) -> Booking:
-        """At one of `candidates`, of which there is at least one."""
-        chosen = self._pick(self._known(request, candidates), request, len(part.output_token_ids))
+    def book(self, request: RoutedRequest, loads: Sequence[ReplicaLoad], part: Part) -> Booking:
+        """At one of these replicas, of which there is at least one."""
+        candidates = self._candidates(request, loads)
+        chosen = self._choice.choose(candidates, request.num_prompt_tokens, self._clock())
         request.predicted_cached_tokens = chosen.cached_tokens
         submission = self._submission(request, chosen, part)
-        self._recent.note(chosen.replica_id, indexed(submission.block_hashes), self._clock())
         self._links.book(chosen.replica_id, submission)
         return Booking(chosen.replica_id, submission, self._links)
 
     def forget(self, replica_id: str) -> None:
         """What was routed there may never have come."""
-        self._recent.forget(replica_id)
+        self._choice.forget(replica_id)
 
     def most_cached_tokens(self, request: RoutedRequest) -> int:
         """Of its prompt, at the replica that is thought to have the most."""
-        known = self._known(request, self._links.candidates())
-        return max((one.cached_tokens for one in known), default=0)
+        candidates = self._candidates(request, self._links.candidates())
+        return self._choice.most_cached_tokens(candidates, request.num_prompt_tokens, self._clock())
 
-    def _pick(
-        self, candidates: Sequence[ReplicaLoad], request: RoutedRequest, num_output_tokens: int
-    ) -> ReplicaLoad:
-        best = max(candidates, key=lambda one: one.cached_tokens)
-        hello = self._links.hello(best.replica_id)
-        hashes = request.chains.of(hello).block_hashes
-        keys = indexed(hashes)
-        share = self._recent.share(hashes, best.cached_tokens // hello.block_size, self._clock())
-        prompt = Prompt(request.num_prompt_tokens + num_output_tokens, keys[0] if keys else b"", share)
-        chosen = self._policy.choose(candidates, prompt, self._rng)
-        return next(one for one in candidates if one.replica_id == chosen)
-
-    def _known(self, request: RoutedRequest, loads: Sequence[ReplicaLoad]) -> list[ReplicaLoad]:
-        """Each with what it is thought to have cached: as claimed, or as routed there just now."""
-        now = self._clock()
-        known = []
-        for load in loads:
-            hello = self._links.hello(load.replica_id)
-            claimed = request.claims.get(hello.incarnation, 0)
-            recent = self._recent.num_blocks(load.replica_id, request.chains.of(hello).block_hashes, now)
-            cacheable = (request.num_prompt_tokens - 1) // hello.block_size
-            blocks = min(max(claimed, recent), cacheable)
-            known.append(replace(load, cached_tokens=blocks * hello.block_size))
-        return known
+    def _candidates(self, request: RoutedRequest, loads: Sequence[ReplicaLoad]) -> list[Candidate]:
+        hellos = [self._links.hello(load.replica_id) for load in loads]
+        return [
+            Candidate(
+                load,
+                hello.block_size,
+                request.chains.of(hello).block_hashes,
+                request.claims.get(hello.incarnation, 0),
+            )
+            for load, hello in zip(loads, hellos, strict=True)
+        ]
 
     def _submission(self, request: RoutedRequest, chosen: ReplicaLoad, part: Part) -> Request:
         """Each one has an id of its own: nothing that concerns another one is mistaken for it."""

@@ -132,6 +132,8 @@ class ClusterGeneration:
         if self._cached_tokens is None and output.num_cached_tokens is not None:
             self._cached_tokens, self._lookup = output.num_cached_tokens, output.lookup
             self._observer.count_prediction(self._request.predicted_cached_tokens, output.num_cached_tokens)
+            if output.token_ids:
+                self._dispatcher.computed(self._request)
         if output.timing is not None:
             self.timing = output.timing
         if output.token_ids:

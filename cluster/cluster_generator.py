@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 
 from cluster.admission import Admitted, Lookup
 from cluster.api.errors import ApiError, no_capacity, tenant_disabled
-from cluster.autoscaling.demand import DemandMeter
+from cluster.autoscaling.demand import DemandMeter, Visit
 from cluster.chooser import Part
 from cluster.cluster_generation import ClusterGeneration, Observer
 from cluster.dispatcher import Dispatcher
@@ -25,8 +27,8 @@ from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
 from cluster.routed_request import RoutedRequest
 from cluster.running import Running
 from cluster.sibling_text import SiblingText
+from cluster.waiting.arrival import Arrival
 from cluster.waiting_room import WaitingRoom
-from tenants.service_tokens import service_tokens
 from tenants.tenant import cache_salt
 
 LONG_PROMPT_TOKENS = 4096
@@ -38,7 +40,10 @@ class Admits(Protocol):
 
 
 class ClusterGenerator:
-    """Stateless between requests: links own what runs, Redis owns who may. `hasher` takes long prompts."""
+    """Stateless between requests: links own what runs, Redis owns who may. `hasher` takes long prompts.
+
+    `clock` is monotonic, in seconds.
+    """
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class ClusterGenerator:
         running: Running,
         public: PublicPrefixes = NO_PREFIXES,
         demand: DemandMeter | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._links = links
         self._dispatcher = dispatcher
@@ -65,6 +71,7 @@ class ClusterGenerator:
         self._running = running
         self._public = public
         self._demand = demand or DemandMeter()
+        self._clock = clock
         self.is_admitting = True
 
     def stop_admitting(self) -> None:
@@ -81,12 +88,13 @@ class ClusterGenerator:
             chains.prepare(hellos)
         else:
             await asyncio.get_running_loop().run_in_executor(self._hasher, chains.prepare, hellos)
-        request = self._let_in(request)
+        arrival = self._room.arrival(request, cached_tokens=0)
+        request = self._let_in(request, arrival)
         reservation, claims = await self._admission.admit(request, _lookups(chains, hellos))
         run = self._running.entered(request.account.tenant)
         run.on_ended = partial(self._room.dismiss, request.request_id, tenant_disabled)
-        input_tokens, max_output = _input_tokens(request, claims, hellos), request.n * reservation.max_tokens
-        self._demand.arrived(input_tokens, max_output)
+        arrival = _cached(arrival, claims, hellos)
+        visit = self._demand.arrived(arrival, request.n * reservation.max_tokens, self._clock())
         try:
             routed = RoutedRequest(_within(request, reservation.max_tokens), chains, claims)
             inbox = await self._dispatcher.submit(routed, Part(n=request.n))
@@ -103,32 +111,36 @@ class ClusterGenerator:
                 run,
             )
         except BaseException as error:
-            if isinstance(error, ApiError) and error.status == 503:
-                self._demand.shed(input_tokens, max_output)
+            self._turned_away(visit, error)
             reservation.settle("unserved")
             run.leave()
             raise
 
-    def _let_in(self, request: GenerationRequest) -> GenerationRequest:
+    def _let_in(self, request: GenerationRequest, arrival: Arrival) -> GenerationRequest:
         """As long as it may be now. Raises `ApiError` if it would not be in time: nothing is taken then."""
         max_tokens = self._room.max_tokens(request)
         try:
-            self._room.check(self._room.arrival(request, cached_tokens=0))
+            self._room.check(arrival)
         except ApiError as error:
-            input_tokens, max_output = len(request.prompt_token_ids), request.n * max_tokens
-            self._demand.arrived(input_tokens, max_output)
-            if error.status == 503:
-                self._demand.shed(input_tokens, max_output)
+            self._turned_away(self._demand.arrived(arrival, request.n * max_tokens, self._clock()), error)
             raise
         return _within(request, max_tokens)
 
+    def _turned_away(self, visit: Visit, error: BaseException) -> None:
+        """If it was: what is the client's fault is not tried again."""
+        if isinstance(error, ApiError) and error.status in (429, 503):
+            is_shed = error.status == 503
+            self._demand.turned_away(visit, self._clock(), error.retry_after_s, is_shed=is_shed)
 
-def _input_tokens(request: GenerationRequest, claims: Mapping[int, int], hellos: Sequence[Hello]) -> float:
-    """In tokens of service, cached as at the replica that has most of it."""
-    num_prompt_tokens = len(request.prompt_token_ids)
+
+def _cached(arrival: Arrival, claims: Mapping[int, int], hellos: Sequence[Hello]) -> Arrival:
+    """As at the replica that has most of it."""
+    num_prompt_tokens = arrival.uncached_tokens + arrival.cached_tokens
     cached = (hello.block_size * claims.get(hello.incarnation, 0) for hello in hellos)
     num_cached = min(max(cached, default=0), num_prompt_tokens - 1)
-    return service_tokens(num_prompt_tokens - num_cached, num_cached)
+    return dataclasses.replace(
+        arrival, uncached_tokens=num_prompt_tokens - num_cached, cached_tokens=num_cached
+    )
 
 
 def _within(request: GenerationRequest, max_tokens: int) -> GenerationRequest:

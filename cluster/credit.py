@@ -4,6 +4,10 @@ A replica tells each gateway its window (`cluster/admission_windows.py`): so man
 computed yet, and so many seats. A request may leave its tenant's queue while the gateway has less than that
 there, of both, and may itself take it beyond; so a window may shrink below what is there.
 
+A part of the window is kept for interactive tenants of whom no prompt waits there. Else who fills the window
+would be alone in it whenever another one comes, who would have to wait until a step ends to be sent, and for
+another one to be computed. Inside the engine shares rule, so this takes nothing from anybody but the wait.
+
 What is outstanding is counted by request, not as totals of what was sent and granted since the hello. A
 submit of unknown fate, and one that comes when its link has broken and is attached anew, would shift totals
 for as long as the link lives; a request takes nothing along but its own.
@@ -12,6 +16,7 @@ for as long as the link lives; a request takes nothing along but its own.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +34,23 @@ class Credit(NamedTuple):
 
 
 NO_CREDIT = Credit(0, 0)
+KEPT = Credit(5, 10)
+"""One of so many of a window's tokens, one of so many of its seats. Half of a step; as many seats as wait."""
+
+
+def with_kept(window: Credit) -> Credit:
+    """Of which `window` is left without what is kept."""
+    return Credit(*(-(-amount * kept // (kept - 1)) for amount, kept in zip(window, KEPT, strict=True)))
+
+
+class Wanted(NamedTuple):
+    """What a request would take of the credit, and who is asking."""
+
+    tokens: int
+    """Uncached, of its prompt."""
+    flow_id: str = ""
+    priority: int = 0
+    """As of `Request.priority`: 0 is interactive."""
 
 
 @dataclass
@@ -52,6 +74,8 @@ class Outstanding:
     def __init__(self, max_num_batched_tokens: int) -> None:
         self._step_tokens = max_num_batched_tokens
         self._live: dict[str, Live] = {}
+        self._prompts: Counter[str] = Counter()
+        """Not computed yet, of each flow."""
         self.short_tokens = 0
         self.long_tokens = 0
         self.requests = 0
@@ -64,6 +88,10 @@ class Outstanding:
     def live(self) -> Iterable[Live]:
         return self._live.values()
 
+    def has_prompt_of(self, flow_id: str) -> bool:
+        """Whether one of the flow's is not computed yet."""
+        return flow_id in self._prompts
+
     def is_long(self, num_uncached_tokens: int) -> bool:
         return num_uncached_tokens > self._step_tokens / 2
 
@@ -72,6 +100,7 @@ class Outstanding:
         if request.request_id not in self._live:
             live = Live(request, min(request.num_uncached_tokens, self._step_tokens), request.n)
             self._live[request.request_id] = live
+            self._prompts[request.flow.flow_id] += 1
             self._count(live.tokens, live.seats)
 
     def hear(self, outputs: Iterable[RequestOutput]) -> None:
@@ -79,8 +108,7 @@ class Outstanding:
         for output in outputs:
             live = self._live.get(output.request_id)
             if live is not None:
-                self._count(-live.tokens, 0)
-                live.tokens = 0
+                self._computed(live)
                 if output.finish_reason is not None:
                     self._end_one(live)
 
@@ -88,7 +116,19 @@ class Outstanding:
         """It is not there, or will be ended at once."""
         live = self._live.pop(request_id, None)
         if live is not None:
-            self._count(-live.tokens, -live.seats)
+            self._computed(live)
+            self._count(0, -live.seats)
+
+    def _computed(self, live: Live) -> None:
+        """Its prompt, if it was not before."""
+        if not live.tokens:
+            return
+        self._count(-live.tokens, 0)
+        live.tokens = 0
+        flow_id = live.request.flow.flow_id
+        self._prompts[flow_id] -= 1
+        if not self._prompts[flow_id]:
+            del self._prompts[flow_id]
 
     def _end_one(self, live: Live) -> None:
         live.seats -= 1
@@ -127,15 +167,29 @@ class Balance:
         self._window = window
         return any(now > then for now, then in zip(self._left(), before, strict=True))
 
-    def has_credit(self, num_uncached_tokens: int | None = None) -> bool:
-        """Whether a prompt with so many may be sent now; without a number, whether any may."""
+    def has_credit(self, wanted: Wanted | None = None) -> bool:
+        """Whether this may be sent now; without anything wanted, whether something may."""
         if self._window is None:
             return True
         tokens, requests = self._window
         long_tokens = self.outstanding.long_tokens
-        if num_uncached_tokens is not None and not self.outstanding.is_long(num_uncached_tokens):
+        if wanted is None or not self.outstanding.is_long(wanted.tokens):
             long_tokens = min(long_tokens, tokens // 2)
+        if wanted is not None and not self._is_kept_for(wanted):
+            tokens, requests = tokens - tokens // KEPT.tokens, requests - requests // KEPT.requests
         return self.outstanding.short_tokens + long_tokens < tokens and self.outstanding.requests < requests
+
+    def part_of(self, full: Credit) -> float:
+        """Of all windows of the replica, which part this one is: of tokens or of seats, whichever is more.
+
+        Of what is not short, each gateway has room to spare, whoever uses it.
+        """
+        if self._window is None:
+            return 1.0
+        return min(1.0, max(own / everyones for own, everyones in zip(self._window, full, strict=True)))
+
+    def _is_kept_for(self, wanted: Wanted) -> bool:
+        return wanted.priority == 0 and not self.outstanding.has_prompt_of(wanted.flow_id)
 
     def _left(self) -> tuple[float, float]:
         if self._window is None:

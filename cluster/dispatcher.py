@@ -9,9 +9,12 @@ from collections.abc import Callable
 from cluster.api.errors import ApiError, bad_request, deadline_exceeded, no_capacity
 from cluster.api.waiting import first_of
 from cluster.chooser import Booking, Chooser, Part
+from cluster.hot_prefixes import HotPrefixes
+from cluster.index.prefix_index import indexed
 from cluster.link import LEAVING, OCCUPIED, LinkDown, NotReached, SubmitReply
 from cluster.links import Links
 from cluster.probation import Probation
+from cluster.prompt_chains import PromptChains
 from cluster.routed_request import RoutedRequest
 from cluster.routing import ReplicaLoad
 from cluster.token_inbox import TokenInbox
@@ -32,12 +35,14 @@ class Dispatcher:
         chooser: Chooser,
         room: WaitingRoom,
         clock: Callable[[], float],
+        hot: HotPrefixes[PromptChains],
         on_poisonous: Callable[[], None] = lambda: None,
     ) -> None:
         self._links = links
         self._chooser = chooser
         self._room = room
         self._clock = clock
+        self._hot = hot
         self._on_poisonous = on_poisonous
         self._probation = Probation()
         self._freed = asyncio.Event()
@@ -68,6 +73,14 @@ class Dispatcher:
             elif reply.code != LEAVING:
                 raise _refusal(reply)
         raise no_capacity("No replica could take the request; try again shortly.")
+
+    def computed(self, request: RoutedRequest) -> None:
+        """Its prompt is, for the first time."""
+        assert request.hash_root is not None, "it was submitted"
+        hashes = request.chains.hashed(request.hash_root)
+        self._hot.note(request.chains, indexed(hashes), self._clock())
+        num_uncached_tokens = request.num_prompt_tokens - request.predicted_cached_tokens
+        self._room.first_token_came(request.asked, num_uncached_tokens, self._clock() - request.turn_s)
 
     def progressed(self, request: RoutedRequest) -> None:
         """A new token came."""
@@ -109,7 +122,8 @@ class Dispatcher:
         arrival = self._room.arrival(request.asked, self._chooser.most_cached_tokens(request))
         began_s = self._clock()
         booking = await self._room.turn(arrival, lambda there: self._chooser.book(request, there, part))
-        request.waited_s = self._clock() - began_s
+        request.turn_s = self._clock()
+        request.waited_s = request.turn_s - began_s
         return booking
 
     async def _elsewhere(self, request: RoutedRequest, part: Part) -> Booking:

@@ -1,6 +1,7 @@
 """Fair shares inside an engine: by class, in it by what each flow was served by its weight, then by arrival.
 
-Priority 0 is interactive and goes first, all else is batch and has its floor (`tenants/batch_floor.py`). In a
+Priority 0 is interactive and goes first, 1 is batch and has its floor (`tenants/batch_floor.py`). What nobody
+asked for (`WARMING`) goes after both, first come, first served, and counts for nothing in their shares. In a
 class each flow's next request stands at the flow's virtual counter (`tenants/virtual_counters.py`, with the
 bound). The one after it stands where the counter will be when the first is computed, for `order` lines up
 all that one step may take: else a flow that is a token behind could fill the whole step. A flow's own line is
@@ -14,17 +15,20 @@ more than its share at first, and waits for that afterwards.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from operator import attrgetter
 
+from cluster.generation import PRIORITY, WARMING
 from engine.policy import C, Candidate, SchedulingPolicy, Service, place_in_line
 from tenants.batch_floor import BatchFloor
 from tenants.service_tokens import service_tokens
 from tenants.virtual_counters import VirtualCounters
+
+INTERACTIVE = PRIORITY["interactive"]
 
 
 class FairShare(SchedulingPolicy):
@@ -34,6 +38,8 @@ class FairShare(SchedulingPolicy):
         # One for each class: what batch was kept from is no measure for who comes in the other.
         self._interactive = VirtualCounters()
         self._batch = VirtualCounters()
+        self._unasked = VirtualCounters()
+        """Nobody's turn depends on these."""
         self._floor = BatchFloor()
         self._is_contended = False
         """Whether both classes waited when the newest step was begun."""
@@ -47,9 +53,9 @@ class FairShare(SchedulingPolicy):
     def served(self, candidate: Candidate, service: Service) -> None:
         tokens, flow = service_tokens(*service), candidate.flow
         self._counters(candidate).charge(flow.flow_id, flow.weight, tokens)
-        if not _is_batch(candidate):
+        if candidate.priority == INTERACTIVE:
             self._floor.interactive_served(tokens, self._is_contended)
-        else:
+        elif candidate.priority < WARMING:
             self._floor.batch_served(tokens - service.num_output_tokens, self._is_contended)
             self._floor.batch_made(service.num_output_tokens, self._is_contended)
 
@@ -57,10 +63,12 @@ class FairShare(SchedulingPolicy):
         """O(n) if they come in order, as they mostly do, and O(log flows) for each that is taken."""
         self._is_contended = self._interactive.is_anyone_waiting and self._batch.is_anyone_waiting
         line = sorted(candidates, key=place_in_line)
-        num_interactive = bisect_left(line, 1, key=attrgetter("priority"))
+        priority = attrgetter("priority")
+        num_interactive = bisect_right(line, INTERACTIVE, key=priority)
+        num_asked = bisect_left(line, WARMING, key=priority)
         interactive = _by_share(self._interactive, line[:num_interactive])
-        batch = _by_share(self._batch, line[num_interactive:])
-        return chain(_first(batch, self._floor.batch_beside(0)), interactive, batch)
+        batch = _by_share(self._batch, line[num_interactive:num_asked])
+        return chain(_first(batch, self._floor.batch_beside(0)), interactive, batch, line[num_asked:])
 
     def victim(self, candidates: Sequence[C]) -> C:
         """Of the lowest class, and in it of the flow furthest above its share, the one with the fewest tokens
@@ -75,12 +83,13 @@ class FairShare(SchedulingPolicy):
             ),
         )
 
+    def is_background(self, candidate: Candidate) -> bool:
+        return candidate.priority == WARMING
+
     def _counters(self, candidate: Candidate) -> VirtualCounters:
-        return self._batch if _is_batch(candidate) else self._interactive
-
-
-def _is_batch(candidate: Candidate) -> bool:
-    return candidate.priority > 0
+        if candidate.priority == INTERACTIVE:
+            return self._interactive
+        return self._batch if candidate.priority < WARMING else self._unasked
 
 
 def _first(line: Iterator[C], tokens: float) -> Iterator[C]:

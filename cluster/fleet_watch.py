@@ -1,15 +1,16 @@
-"""What a gateway's queue is told of the replicas, and they of it."""
+"""What a gateway's queue is told of the replicas, and they of it; in production and in virtual time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Protocol
 
 from cluster.backlog import Backlog
 from cluster.generation import PRIORITY
+from cluster.routing import ReplicaLoad
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.fleet import Fleet
-from cluster.waiting.gateway_queue import GatewayQueue
+from cluster.waiting.wait_estimate import WaitEstimator
 from engine.counters import EngineCounters
 from tenants.queued import Share
 
@@ -17,13 +18,22 @@ LOOK_EVERY_S = 0.1
 """What the queue knows of the replicas, and they of it, is no older."""
 
 
+class Queue(Protocol):
+    """What is needed of `GatewayQueue`."""
+
+    @property
+    def estimator(self) -> WaitEstimator: ...
+
+    def see(self, fleet: Fleet, now: float) -> None: ...
+
+
 class Replicas(Protocol):
     """What is needed of `Links`."""
 
-    def states(self) -> Mapping[str, EngineCounters]: ...
+    def candidates(self) -> Sequence[ReplicaLoad]:
+        """Those that take work."""
 
-    def num_seats(self) -> Mapping[str, int]:
-        """Of each replica that takes work: how many requests it can run at once."""
+    def states(self) -> Mapping[str, EngineCounters]: ...
 
     def report(self, backlogs: Iterable[Backlog]) -> None: ...
 
@@ -36,18 +46,20 @@ class FleetWatch:
 
     def __init__(
         self,
-        queue: GatewayQueue,
+        queue: Queue,
         replicas: Replicas,
         clock: Callable[[], float],
         next_replica_s: Callable[[], float | None] = lambda: None,
         *,
         starts_on_demand: bool = False,
+        num_gateways: int = 1,
     ) -> None:
         self._queue = queue
         self._replicas = replicas
         self._clock = clock
         self._next_replica_s = next_replica_s
         self._starts_on_demand = starts_on_demand
+        self._num_gateways = num_gateways
         self._due_s = float("-inf")
         self._ready: Set[str] = frozenset()
         """Who took work then."""
@@ -59,22 +71,29 @@ class FleetWatch:
 
     def look_if_due(self) -> None:
         """Also at once when another replica takes work, or one does no more."""
-        if self._clock() >= self._due_s or self._replicas.num_seats().keys() != self._ready:
+        if self._clock() >= self._due_s or _ids(self._replicas.candidates()) != self._ready:
             self.look()
 
     def look(self) -> None:
         now = self._clock()
         self._due_s = now + LOOK_EVERY_S
-        num_seats, states = self._replicas.num_seats(), self._replicas.states()
-        self._ready = num_seats.keys()
-        for replica_id in num_seats:
-            if (counters := states.get(replica_id)) is not None:
-                self._queue.estimator.rates.observe(replica_id, counters, now)
-        self._queue.see(self._fleet(num_seats, states), now)
+        there, states = self._replicas.candidates(), self._replicas.states()
+        self._ready = _ids(there)
+        for one in there:
+            if (counters := states.get(one.replica_id)) is not None:
+                self._queue.estimator.rates.observe(one.replica_id, counters, now)
+        self._queue.see(self._fleet(there), now)
 
-    def _fleet(self, num_seats: Mapping[str, int], states: Mapping[str, EngineCounters]) -> Fleet:
-        free = sum(max(0, seats - _num_there(states.get(name))) for name, seats in num_seats.items())
-        return Fleet(len(num_seats), sum(num_seats.values()), free, self._next_replica_s())
+    def _fleet(self, there: Sequence[ReplicaLoad]) -> Fleet:
+        num_seats = sum(one.num_seats for one in there)
+        free_seats = sum(one.free_seats for one in there)
+        part = self._part(there, num_seats)
+        return Fleet(len(there), num_seats, free_seats, self._next_replica_s(), part)
+
+    def _part(self, there: Sequence[ReplicaLoad], num_seats: int) -> float:
+        """As windows say; no less than an equal one: a window is small while nobody waits for it."""
+        own_seats = sum(one.part * one.num_seats for one in there)
+        return max(own_seats / max(1, num_seats), 1 / self._num_gateways)
 
     def report(self, waiting: Iterable[Arrival]) -> None:
         by_share: dict[Share, list[Arrival]] = {}
@@ -83,8 +102,8 @@ class FleetWatch:
         self._replicas.report([_backlog(share, arrivals) for share, arrivals in by_share.items()])
 
 
-def _num_there(counters: EngineCounters | None) -> int:
-    return 0 if counters is None else counters.requests_running + counters.requests_waiting
+def _ids(there: Sequence[ReplicaLoad]) -> frozenset[str]:
+    return frozenset(one.replica_id for one in there)
 
 
 def _backlog(share: Share, arrivals: list[Arrival]) -> Backlog:

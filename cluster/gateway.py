@@ -83,6 +83,7 @@ class Gateway:
             on_lost=self._telemetry.count_lost_link,
             on_credit=lambda: self._dispatch.room.let_go(),
             on_served=lambda served: self._dispatch.room.served_elsewhere(served),
+            on_hello=lambda hello: self._dispatch.warming.greet(hello),
         )
         secret = root_secret(spec.settings.state_dir)
         self._record = GatewayRecord(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cluster.admission_windows import AdmissionWindows
 from cluster.backlog import Backlog
 from cluster.credit import NO_CREDIT, Credit
+from cluster.generation import WARMING
 from cluster.request_owners import RequestOwners
 from cluster.served_elsewhere import FlowKey, FlowService, ServedElsewhere
 from engine.request import Request, RequestOutput
@@ -66,7 +67,8 @@ class GatewayAccounts:
 
     def add(self, gateway_id: str, request: Request) -> None:
         self._owners.add(request, gateway_id)
-        self._windows.add(gateway_id, request)
+        if request.priority != WARMING:
+            self._windows.add(gateway_id, request)
 
     def requests_of(self, gateway_id: str) -> list[str]:
         return self._owners.requests_of(gateway_id)
@@ -102,7 +104,7 @@ class GatewayAccounts:
         served: dict[str, dict[FlowKey, float]] = defaultdict(lambda: defaultdict(float))
         for output in outputs:
             owned = self._owners.find(output.request_id)
-            if owned is not None and output.token_ids:
+            if owned is not None and output.token_ids and owned.request.priority != WARMING:
                 key = (owned.request.flow.flow_id, owned.request.priority)
                 served[owned.gateway_id][key] += _service(owned.request, output)
         for gateway_id, by_flow in served.items():

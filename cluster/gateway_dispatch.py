@@ -12,14 +12,18 @@ from cluster.api.waiting import end_all
 from cluster.chooser import Chooser
 from cluster.dispatcher import Dispatcher
 from cluster.fleet_watch import LOOK_EVERY_S, FleetWatch
+from cluster.hot_prefixes import HotPrefixes
 from cluster.links import Links
 from cluster.policies import routing_policy
+from cluster.prompt_chains import PromptChains
 from cluster.settings import ServeSettings
 from cluster.telemetry import Telemetry
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.wait_estimate import WaitEstimator
 from cluster.waiting_room import WaitingRoom
+from cluster.warming import Warming
+from cluster.warming_metrics import WarmingMetrics
 from engine.request import Timing
 from tenants.spool.every import every
 
@@ -48,10 +52,17 @@ class GatewayDispatch:
             time.monotonic,
             self._next_replica_s,
             starts_on_demand=settings.fewest_replicas == 0,
+            num_gateways=settings.gateways,
         )
         self.room = WaitingRoom(self._queue, links.with_credit, watch, time.monotonic, telemetry.waiting)
         chooser = Chooser(links, routing_policy(settings.routing), rng, time.monotonic)
-        self.dispatcher = Dispatcher(links, chooser, self.room, time.monotonic, telemetry.count_poisonous)
+        hot = HotPrefixes[PromptChains]()
+        self.dispatcher = Dispatcher(
+            links, chooser, self.room, time.monotonic, hot, telemetry.count_poisonous
+        )
+        self.warming = Warming(
+            links, hot, settings.warm_prefixes, time.monotonic, WarmingMetrics(telemetry.registry)
+        )
         telemetry.waiting.gauges = self._gauges
         self._looking: asyncio.Future[None] | None = None
 
@@ -60,6 +71,7 @@ class GatewayDispatch:
 
     async def close(self) -> None:
         self.room.close()
+        await self.warming.close()
         if self._looking is not None:
             await end_all(self._looking)
 

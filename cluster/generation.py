@@ -20,6 +20,8 @@ from tenants.terms import ServiceClass
 
 PRIORITY: Mapping[ServiceClass, int] = {"interactive": 0, "batch": 1}
 """Of `engine.request.Request`."""
+WARMING = 2
+"""The priority of what nobody asked for (`warming_plan.py`): after all else, and in no account."""
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from cluster.credit import Balance
+from cluster.admission_windows import full_window
+from cluster.credit import Balance, Credit
 from cluster.in_flight_load import InFlightLoad
 from cluster.link import SUSPECT_AFTER_S, Hello, LinkDown, Report, StepMessage, TokenLink
 from cluster.routing import ReplicaLoad
@@ -24,6 +25,7 @@ class LinkState:
         self.calls = calls
         self.hello: Hello | None = None
         self.balance = Balance()
+        self._full_window = Credit(1, 1)
         self.counters: EngineCounters | None = None
         self.last_heard = NEVER
         self.is_delisted = False
@@ -36,6 +38,8 @@ class LinkState:
         self.is_being_told = False
         self.in_flight = InFlightLoad()
         self.inboxes: dict[str, TokenInbox] = {}
+        self.warming: dict[str, asyncio.Future[RequestOutput | None]] = {}
+        """What nobody asked for, by its id: each ends with its last output, or None if there will be none."""
         self.fresh: set[TokenInbox] = set()
         """What their readers were not told of yet."""
         self.announced_at = NEVER
@@ -53,6 +57,7 @@ class LinkState:
         self.hello = hello
         self.told = Report(())
         self.balance = Balance(hello.max_num_batched_tokens)
+        self._full_window = full_window(hello.max_num_batched_tokens, hello.max_num_seqs)
 
     def note(self, message: StepMessage) -> bool:
         """Takes in what a message says of the replica. Whether there is more credit than before."""
@@ -61,7 +66,9 @@ class LinkState:
         return self.balance.hear(message.outputs, message.credit)
 
     def load(self) -> ReplicaLoad:
-        return ReplicaLoad.of(self.replica_id, self.counters, self.in_flight.tokens)
+        num_seats = 0 if self.hello is None else self.hello.max_num_seqs
+        part = self.balance.part_of(self._full_window)
+        return ReplicaLoad.of(self.replica_id, num_seats, self.counters, self.in_flight.tokens, part)
 
     def deliver(self, outputs: Iterable[RequestOutput]) -> int:
         """To their inboxes. How many tokens nobody waits for. Raises `LinkDown` on a gap."""
@@ -70,12 +77,20 @@ class LinkState:
             inbox = self.inboxes.get(output.request_id)
             if inbox is None or not inbox.is_live(output.sibling):
                 num_discarded += len(output.token_ids)
+                if output.finish_reason is not None:
+                    self.end_warming(output.request_id, output)
                 continue
             inbox.put(output)
             self.fresh.add(inbox)
             if not inbox.is_live():
                 self.drop(output.request_id)
         return num_discarded
+
+    def end_warming(self, request_id: str, last: RequestOutput | None = None) -> None:
+        """If it is of a warming."""
+        ended = self.warming.pop(request_id, None)
+        if ended is not None and not ended.done():
+            ended.set_result(last)
 
     def announce_within(self, seconds: float) -> None:
         """Wakes the readers of all that came, so long after they were woken last."""
@@ -117,4 +132,6 @@ class LinkState:
         self.counters = None
         self.is_leaving = False
         self.in_flight.clear()
+        for request_id in list(self.warming):
+            self.end_warming(request_id)
         self.fail(reason)

@@ -18,6 +18,7 @@ from typing import Literal
 from cluster.backlog import Backlog
 from cluster.backlog_reports import BacklogReports
 from cluster.chores import Chores, LeaveAborts, nowhere
+from cluster.credit import Wanted
 from cluster.link import (
     Abort,
     Hello,
@@ -37,7 +38,7 @@ from cluster.routing import ReplicaLoad
 from cluster.served_elsewhere import FlowService
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
-from engine.request import Request, Timing
+from engine.request import Request, RequestOutput, Timing
 
 log = logging.getLogger("headrace.gateway")
 
@@ -52,7 +53,7 @@ class Links:
     """`connect(replica_id)` makes the calls to one replica; `clock` is monotonic, in seconds.
 
     `on_credit` is called when a request may leave its queue that could not before; `on_served` with what
-    tenants got through other gateways.
+    tenants got through other gateways; `on_hello` before a replica that has said hello may get any work.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Links:
         on_lost: Callable[[], None] = lambda: None,
         on_credit: Callable[[], None] = lambda: None,
         on_served: Callable[[Sequence[FlowService]], None] = lambda served: None,
+        on_hello: Callable[[Hello], None] = lambda hello: None,
     ) -> None:
         self._connect = connect
         self._clock = clock
@@ -78,6 +80,7 @@ class Links:
         self._on_lost = on_lost
         self._on_credit = on_credit
         self._on_served = on_served
+        self._on_hello = on_hello
         self._reports = BacklogReports(self._report_to_all)
         self._links: dict[str, LinkState] = {}
         self._listed: frozenset[str] = frozenset()
@@ -107,23 +110,14 @@ class Links:
         now = self._clock()
         return [link.load() for link in self._links.values() if link.can_work(now)]
 
-    def with_credit(self, num_uncached_tokens: int | None = None) -> list[ReplicaLoad]:
-        """Those of `candidates` that a prompt with so many may be sent to now; with no number, any."""
+    def with_credit(self, wanted: Wanted | None = None) -> list[ReplicaLoad]:
+        """Those of `candidates` that this may be sent to now; with nothing wanted, that something may."""
         now = self._clock()
         return [
             link.load()
             for link in self._links.values()
-            if link.can_work(now) and link.balance.has_credit(num_uncached_tokens)
+            if link.can_work(now) and link.balance.has_credit(wanted)
         ]
-
-    def num_seats(self) -> dict[str, int]:
-        """How many requests each of `candidates` can run at once."""
-        now = self._clock()
-        return {
-            link.replica_id: link.hello.max_num_seqs
-            for link in self._links.values()
-            if link.hello is not None and link.can_work(now)
-        }
 
     def arrival(self) -> Coroutine[None, None, Literal[True]]:
         """Ends when a replica can take work that could not when it was asked for, or all links are closed."""
@@ -205,6 +199,24 @@ class Links:
         link.in_flight.accepted(request.request_id)
         return inbox
 
+    async def warm(self, replica_id: str, request: Request) -> RequestOutput | None:
+        """Has computed what nobody asked for: in no credit, no latency, and what is made is dropped.
+
+        Its last output; None if the replica refused it or was lost. Raises `LinkDown` if it was not reached.
+        """
+        self.hello(replica_id)
+        link = self._links[replica_id]
+        ended: asyncio.Future[RequestOutput | None] = asyncio.get_running_loop().create_future()
+        link.warming[request.request_id] = ended
+        try:
+            reply = await link.calls.submit(request)
+            if not reply.accepted:
+                link.end_warming(request.request_id)
+            return await ended
+        except BaseException:
+            self._chores.start(self._chores.abort(link, Abort(request.request_id)))
+            raise
+
     def abort(self, inbox: TokenInbox, sibling: int | None = None) -> None:
         """Stops a request, or one sibling of it, whatever its state; its inbox hears nothing more of it.
 
@@ -267,6 +279,7 @@ class Links:
         link.last_heard = self._clock()
         if isinstance(message, Hello):
             link.greet(message)
+            self._on_hello(message)
             self._tell(link, self._reports.last)
         else:
             self._receive(link, message)
@@ -284,7 +297,8 @@ class Links:
             link.is_leaving = True
             self._chores.start(self._part(link))
         for output in message.outputs:
-            if output.timing is not None:  # also of one that nobody waits for any more
+            # Also of one that nobody waits for any more; not of what nobody ever did.
+            if output.timing is not None and output.request_id not in link.warming:
                 self._on_timing(output.timing)
         self._on_discarded(link.deliver(message.outputs))
         link.announce_within(self._coalesce_s)

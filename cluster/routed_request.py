@@ -27,6 +27,8 @@ class RoutedRequest:
         """Of the last submission."""
         self.waited_s = 0.0
         """At this gateway, until its turn came."""
+        self.turn_s = 0.0
+        """When that was, on the dispatcher's clock."""
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -36,14 +36,19 @@ class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
     """Of this request's prompt, as far as the gateway knows."""
     num_in_flight: int = 0
     """Requests that this gateway routed there and that are not in its counters yet."""
+    num_seats: int = 0
+    """Requests that it can run at once."""
+    part: float = 1.0
+    """Of what it can do, what this gateway may have."""
 
     @classmethod
     def of(
         cls,
         replica_id: str,
+        num_seats: int,
         counters: EngineCounters | None,
         in_flight: Mapping[str, int],
-        cached_tokens: int = 0,
+        part: float = 1.0,
     ) -> ReplicaLoad:
         """`counters` as it last told; `in_flight` holds the uncached tokens of each request by its id."""
         return cls(
@@ -51,13 +56,19 @@ class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
             queued_tokens=counters.queued_tokens if counters else 0,
             in_flight_tokens=sum(in_flight.values()),
             num_running=counters.requests_running + counters.requests_waiting if counters else 0,
-            cached_tokens=cached_tokens,
             num_in_flight=len(in_flight),
+            num_seats=num_seats,
+            part=part,
         )
 
     @property
     def num_requests(self) -> int:
         return self.num_running + self.num_in_flight
+
+    @property
+    def free_seats(self) -> int:
+        """What is on its way takes one, too."""
+        return max(0, self.num_seats - self.num_requests)
 
 
 class Prompt(NamedTuple):

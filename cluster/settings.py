@@ -96,6 +96,12 @@ class ServeSettings(BaseSettings):
         description="a replica that has work and stands still for so long, or twice its warm-up, is replaced",
     )
     routing: Routing = Field("token-load", description="how a request's replica is chosen")
+    warm_prefixes: int = Field(
+        8,
+        ge=0,
+        le=64,
+        description="shared prefixes that a new replica computes before requests ask for them; 0: none",
+    )
     interactive_deadline_s: float = Field(
         10.0, gt=0, le=3600, description="first token of an interactive request, else it is turned away: 503"
     )

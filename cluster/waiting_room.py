@@ -14,13 +14,15 @@ from typing import NamedTuple, Protocol
 
 from cluster.api.errors import ApiError, no_capacity, turned_away
 from cluster.chooser import Booking
+from cluster.credit import Wanted
 from cluster.fleet_watch import FleetWatch
 from cluster.generation import GenerationRequest
 from cluster.routing import ReplicaLoad
 from cluster.served_elsewhere import FlowService
-from cluster.waiting.arrival import Arrival
+from cluster.waiting.arrival import Arrival, wanted_by
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.shedding import Refused
+from tenants.fair_queue import Charge
 from tenants.queued import Share
 
 KNOWN_BY_TOKENS = 4096
@@ -28,8 +30,8 @@ KNOWN_BY_TOKENS = 4096
 
 Book = Callable[[Sequence[ReplicaLoad]], Booking]
 """Chooses one of the replicas that have credit, and takes it there."""
-WithCredit = Callable[[int], Sequence[ReplicaLoad]]
-"""The replicas that a prompt of so many uncached tokens may be sent to now."""
+WithCredit = Callable[[Wanted | None], Sequence[ReplicaLoad]]
+"""The replicas that this may be sent to now; None: that something may."""
 
 
 class RoomObserver(Protocol):
@@ -40,10 +42,15 @@ class RoomObserver(Protocol):
     def count_turned_away(self, share: Share, code: str) -> None: ...
 
 
+class _Turn(NamedTuple):
+    booking: Booking
+    charge: Charge
+
+
 class _Waiter(NamedTuple):
     arrival: Arrival
     book: Book
-    turn: asyncio.Future[Booking]
+    turn: asyncio.Future[_Turn]
 
 
 class WaitingRoom:
@@ -121,26 +128,28 @@ class WaitingRoom:
         self._waiting[arrival.entry_id] = waiter
         self.let_go()
         try:
-            booking = await waiter.turn
+            turn = await waiter.turn
         except asyncio.CancelledError:
             self._withdraw(waiter)
             raise
         self._observer.observe_turn(arrival.share, self._clock() - began_s)
-        return booking
+        return turn.booking
 
     def _withdraw(self, waiter: _Waiter) -> None:
         """Its client has left, maybe in its very turn."""
         if self._waiting.pop(waiter.arrival.entry_id, None) is not None:
             self._queue.left(waiter.arrival.entry_id)
         elif not waiter.turn.cancelled() and waiter.turn.exception() is None:
-            waiter.turn.result().give_back()
+            booking, charge = waiter.turn.result()
+            self._queue.refund(charge)  # first: what is given back lets the next one go
+            booking.give_back()
 
     # --- leaving -----------------------------------------------------------------------------
 
     def let_go(self) -> None:
         """All whose turn it is and for whom a replica has credit."""
         now = self._clock()
-        while self._waiting and self._with_credit(0):
+        while self._waiting and self._with_credit(None):
             if not self._let_next_go(now):
                 break
         self._end_late(now)
@@ -148,15 +157,18 @@ class WaitingRoom:
     def _let_next_go(self, now: float) -> bool:
         """Whether it was anybody's turn."""
         there = cache(self._with_credit)  # asked once more, a replica might have fallen silent meanwhile
-        arrival = self._queue.next(now, lambda entry: bool(there(entry.uncached_tokens)))
+        arrival = self._queue.next(now, lambda entry: bool(there(wanted_by(entry))))
         if arrival is None:
             return False
-        waiter = self._waiting.pop(arrival.entry_id)
-        if not waiter.turn.done():  # else its client has left in this turn of the loop
-            try:
-                waiter.turn.set_result(waiter.book(there(arrival.uncached_tokens)))
-            except Exception as error:  # its own: who calls is a link, which must not break of it
-                waiter.turn.set_exception(error)
+        waiter, charge = self._waiting.pop(arrival.entry_id), self._queue.charge_of(arrival)
+        if waiter.turn.done():  # its client has left in this turn of the loop
+            self._queue.refund(charge)
+            return True
+        try:
+            waiter.turn.set_result(_Turn(waiter.book(there(wanted_by(arrival.queued))), charge))
+        except Exception as error:  # its own: who calls is a link, which must not break of it
+            self._queue.refund(charge)
+            waiter.turn.set_exception(error)
         return True
 
     def dismiss(self, entry_id: str, reason: Callable[[], ApiError]) -> None:
@@ -206,6 +218,10 @@ class WaitingRoom:
         """To a request that left here, as its output comes."""
         if self._waiting:
             self._queue.served(share, output_tokens)
+
+    def first_token_came(self, asked: GenerationRequest, uncached_tokens: int, after_turn_s: float) -> None:
+        """Of a request that left here."""
+        self._queue.estimator.first_token_came(share_of(asked), uncached_tokens, after_turn_s)
 
     def served_elsewhere(self, served: Iterable[FlowService]) -> None:
         """As links tell it."""

@@ -73,6 +73,10 @@ class SchedulingPolicy(Protocol):
     def victim(self, candidates: Sequence[C]) -> C:
         """The one to preempt, of at least one."""
 
+    def is_background(self, candidate: Candidate) -> bool:
+        """Whether nobody waits for it: all that is so gets a small part of what others leave of each step."""
+        return False
+
 
 class FirstComeFirstServed(SchedulingPolicy):
     def order(self, candidates: Iterable[C]) -> Iterator[C]:

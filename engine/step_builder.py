@@ -11,6 +11,10 @@ from engine.policy import SchedulingPolicy
 from engine.request_state import RequestState
 from engine.request_table import RequestTable
 
+BACKGROUND_PART = 4
+"""One of so many of a step's tokens at most is for what nobody waits for. It makes the step longer for all
+that are in it, and for who comes meanwhile."""
+
 
 class StepBuilder:
     """Fills one step's token budget, and admits and preempts on the way. Built anew for each step.
@@ -52,10 +56,14 @@ class StepBuilder:
     def _schedule_prefills(self) -> None:
         """Long prefills get together half of what decodes left, then all that short ones leave."""
         prefills: list[RequestState] = []
+        background: list[RequestState] = []
         long_tokens = self._budget_left // 2
         for state in self._prefills():
             if self._budget_left == 0:
                 return
+            if self._policy.is_background(state):
+                background.append(state)
+                continue
             prefills.append(state)
             if self._is_long(state):
                 long_tokens -= self._schedule_prefill(state, min(long_tokens, self._budget_left))
@@ -65,6 +73,12 @@ class StepBuilder:
             if self._budget_left == 0:
                 return
             self._schedule_prefill(state, self._budget_left)
+        self._schedule_background(background)
+
+    def _schedule_background(self, prefills: list[RequestState]) -> None:
+        left = min(self._budget_left, max(1, self._config.max_num_batched_tokens // BACKGROUND_PART))
+        for state in prefills:
+            left -= self._schedule_prefill(state, left)
 
     def _prefills(self) -> Iterator[RequestState]:
         """In policy order. Those that wait are left out once nobody is admitted: there may be thousands."""

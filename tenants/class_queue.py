@@ -25,6 +25,10 @@ Several queues that tell each other what they served, at most s seconds late: of
 them, who leaves is in credit but for what its queue has not heard, so U_i/w_i + U_j/w_j comes on top, U being
 what the tenant is served elsewhere within s, at most rate × s.
 
+A charge that is taken back leaves its tenant's counter as if it had never been made; what was granted for it
+stays so, and the counter may be so much further below that. R_i/w_i + R_j/w_j comes on top, R being the most
+that is charged to a tenant at a time and then taken back.
+
 While nobody of the class waits, service is at nobody's expense, and is forgotten as soon as it is had.
 Failure mode: a queue that runs empty again and again remembers nothing; there, waits are short. And a head
 that no place fits holds up its own line only: to it and to who goes in its stead the bound does not apply.
@@ -107,14 +111,24 @@ class ClassQueue:
             line.charge(tokens, share.weight)
             self._changed(share.tenant_id, line)
 
+    def line_of(self, tenant_id: str) -> TenantLine | None:
+        """As long as it is known."""
+        return self._lines.get(tenant_id)
+
+    def refund(self, entry: Queued, line: TenantLine | None) -> None:
+        """Takes back what `pop` charged to the line; one that is forgotten since then owes nothing."""
+        tenant_id = entry.share.tenant_id
+        if line is not None and line is self._lines.get(tenant_id):
+            line.charge(-entry.input_service, entry.share.weight)
+            self._changed(tenant_id, line)
+
     def work(self) -> Work:
         """All that waits."""
         lines = self._lines.values()
-        return Work(sum(line.tokens for line in lines), sum(len(line) for line in lines))
+        return Work(sum(line.tokens for line in lines), sum(line.seats for line in lines))
 
     def work_of(self, tenant_id: str) -> Work:
-        line = self._line(tenant_id)
-        return Work(line.tokens, len(line))
+        return self._line(tenant_id).work
 
     def work_ahead(self, share: Share, least_weight: int = 0) -> Work:
         """Of what waits, what goes before a new entry, prefixes left aside. O(tenants).
@@ -124,13 +138,13 @@ class ClassQueue:
         """
         own = self._line(share.tenant_id)
         until = own.counter + own.tokens / share.weight
-        tokens, requests = own.tokens, float(len(own))
+        tokens, seats = own.work
         for line in self._lines.values():
             if line.counter <= until and line is not own and line.weight >= least_weight:
                 part = line.work_until(until)
                 tokens += part.tokens
-                requests += part.requests
-        return Work(tokens, requests)
+                seats += part.seats
+        return Work(tokens, seats)
 
     def _line(self, tenant_id: str) -> TenantLine:
         """The one that is known, or a new one as it would join."""

@@ -11,16 +11,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from tenants.batch_floor import BatchFloor
 from tenants.class_queue import ClassQueue
 from tenants.queued import Fits, Queued, Share, Work, anyone
 from tenants.shed_order import ShedOrder
+from tenants.tenant_line import TenantLine
 
 __all__ = ["QUANTUM", "FairQueue", "Queued", "Share"]
 
 QUANTUM = 512
 """Tokens of service by weight. More follows prefixes further, and lets others wait longer meanwhile."""
+
+
+class Charge(NamedTuple):
+    """For a request's input, as it was made when it left."""
+
+    entry: Queued
+    line: TenantLine | None
+    """That it was made to; None: it was forgotten at once."""
+    is_contended: bool
+    """Whether it counted between the classes."""
 
 
 class FairQueue:
@@ -80,10 +92,27 @@ class FairQueue:
         """Whose turn it is, of the tenants' heads that fit; its input is charged at once. None: no one's."""
         entry = self.peek(fits)
         if entry is not None:
-            self._count(entry.share, entry.input_service, is_input=True)
+            self._count(entry.share, entry.input_service, is_input=True, is_contended=self._is_contended)
             self._queue_of(entry.share).pop(fits)
             self._forget(entry)
         return entry
+
+    def charge_of(self, entry: Queued) -> Charge:
+        """Of an entry that has left just now."""
+        line = self._queue_of(entry.share).line_of(entry.share.tenant_id)
+        other = self._batch if entry.share.service_class == "interactive" else self._interactive
+        return Charge(entry, line, other.is_waiting)
+
+    def refund(self, charge: Charge) -> None:
+        """Takes it back, once: the request got no service after all.
+
+        Its tenant's counter is as if it had never been charged. So is what batch is owed if both classes have
+        waited since; else it may be off by the request's part.
+        """
+        entry = charge.entry
+        if charge.is_contended:
+            self._count(entry.share, -entry.input_service, is_input=True, is_contended=True)
+        self._queue_of(entry.share).refund(entry, charge.line)
 
     def charge(self, share: Share, tokens: float) -> None:
         """Service that went to a tenant after the queue or past it: output, and what other gateways served.
@@ -92,7 +121,7 @@ class FairQueue:
         """
         if tokens < 0:
             raise ValueError(f"tokens must not be negative, but are {tokens}")
-        self._count(share, tokens, is_input=False)
+        self._count(share, tokens, is_input=False, is_contended=self._is_contended)
         self._queue_of(share).charge(share, tokens)
 
     def work_ahead(self, share: Share, *, without_lower: bool = False) -> Work:
@@ -128,8 +157,11 @@ class FairQueue:
         is_batch_first = self._batch.is_waiting and (self._floor.is_due or not self._interactive.is_waiting)
         return (self._batch, self._interactive) if is_batch_first else (self._interactive, self._batch)
 
-    def _count(self, share: Share, tokens: float, *, is_input: bool) -> None:
-        is_contended = self._interactive.is_waiting and self._batch.is_waiting
+    @property
+    def _is_contended(self) -> bool:
+        return self._interactive.is_waiting and self._batch.is_waiting
+
+    def _count(self, share: Share, tokens: float, *, is_input: bool, is_contended: bool) -> None:
         if share.service_class == "interactive":
             self._floor.interactive_served(tokens, is_contended)
         elif is_input:

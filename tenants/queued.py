@@ -29,6 +29,8 @@ class Queued(NamedTuple):
     uncached_tokens: int
     cached_tokens: int = 0
     """Longest cached prefix of its prompt on any replica, as the index claims."""
+    num_siblings: int = 1
+    """Answers that it asks for: each takes a seat of a replica."""
 
     @property
     def input_service(self) -> float:
@@ -45,16 +47,18 @@ def anyone(entry: Queued) -> bool:
 
 
 class Work(NamedTuple):
-    """An amount of what waits: tokens of service of its input, and requests."""
+    """An amount of what waits."""
 
     tokens: float = 0.0
-    requests: float = 0.0
+    """Of service, of its input."""
+    seats: float = 0.0
+    """For each sibling of each request one."""
 
     def first(self, tokens: float) -> Work:
         """So many tokens of it, or all of it if there are no more."""
         if tokens >= self.tokens:
             return self
-        return Work(tokens, self.requests * tokens / self.tokens)
+        return Work(tokens, self.seats * tokens / self.tokens)
 
     def plus(self, other: Work) -> Work:
-        return Work(self.tokens + other.tokens, self.requests + other.requests)
+        return Work(self.tokens + other.tokens, self.seats + other.seats)

@@ -16,7 +16,7 @@ class _Place(NamedTuple):
 class TenantLine:
     """Owns the tenant's *virtual counter*: tokens of service by weight since it was first known."""
 
-    __slots__ = ("_places", "counter", "tokens", "uncached_tokens", "weight")
+    __slots__ = ("_places", "counter", "seats", "tokens", "uncached_tokens", "weight")
 
     def __init__(self, counter: float) -> None:
         self.counter = counter
@@ -25,11 +25,18 @@ class TenantLine:
         self.tokens = 0.0
         """Of service, of all input that waits."""
         self.uncached_tokens = 0
+        self.seats = 0
+        """One for each sibling that is asked for."""
         # Not a dict: taking its first again and again scans all that was deleted before.
         self._places: OrderedDict[str, _Place] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def work(self) -> Work:
+        """All that waits."""
+        return Work(self.tokens, self.seats)
 
     @property
     def head(self) -> Queued:
@@ -47,11 +54,13 @@ class TenantLine:
         self.weight = entry.share.weight
         self.tokens += entry.input_service
         self.uncached_tokens += entry.uncached_tokens
+        self.seats += entry.num_siblings
 
     def remove(self, entry_id: str) -> None:
         """Raises KeyError if it does not wait here."""
         entry = self._places.pop(entry_id).entry
         self.uncached_tokens -= entry.uncached_tokens
+        self.seats -= entry.num_siblings
         self.tokens = self.tokens - entry.input_service if self._places else 0.0
 
     def charge(self, tokens: float, weight: int) -> None:
@@ -64,7 +73,6 @@ class TenantLine:
         """
         num, lag = len(self._places), (counter - self.counter) * self.weight
         if lag >= self.tokens:
-            return Work(self.tokens, num)
-        mean = self.tokens / num
-        num_gone = lag // mean + 1
-        return Work(num_gone * mean, num_gone)
+            return self.work
+        num_gone = lag // (self.tokens / num) + 1
+        return Work(num_gone * self.tokens / num, num_gone * self.seats / num)

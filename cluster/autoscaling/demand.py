@@ -1,9 +1,9 @@
 """What is asked of the cluster, as its gateways count it and as the launcher reads it.
 
 Pure. The currency is that of `tenants/service_tokens.py`. What a request will make of output is not known
-when it comes: it counts as much as requests before it have made, and no more than it asks for. Gateways tell
-what they counted since their start and their own clock, so that a row that is missed, late or read twice
-changes no rate.
+when it comes: it counts as much as requests before it have made, and no more than it asks for. One that is
+turned away and comes back while that is remembered counts once (`turned_away.py`). Gateways tell what they
+counted since their start and their own clock, so that a row that is missed, late or read twice changes no rate.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from cluster.autoscaling.capacity import ReplicaRate
+from cluster.autoscaling.turned_away import TurnedAway
+from cluster.waiting.arrival import Arrival
+from cluster.waiting.promises import Client
 from engine.counters import EngineCounters
 
 FIRST_OUTPUT_TOKENS = 128.0
@@ -50,8 +53,9 @@ class GatewayDemand(msgspec.Struct, frozen=True):
     at: float
     """On the gateway's monotonic clock, in seconds."""
     offered_tokens_total: float
-    """Of all requests that came and that their tenants' limits let pass, those that were shed, too."""
+    """Of all requests that their tenants' limits let pass, those that were shed, too; each of them once."""
     shed_tokens_total: float
+    """Of them those that were shed at their first try."""
     backlog_tokens: float
     """Of what waits in its tenants' queues, with the answers that are expected."""
     answer_tokens: float
@@ -80,21 +84,40 @@ class Demand(NamedTuple):
         return bool(self.replicas) and all(rate.num_waiting for rate in self.replicas.values())
 
 
+class Visit(NamedTuple):
+    """One try of a request."""
+
+    client: Client
+    tokens: float
+    """Of service, with the answer that is expected; 0 if it was counted before."""
+    counted_s: float
+
+
 class DemandMeter:
     """A gateway's counters of what is offered to it, and its idea of how long answers are."""
 
     def __init__(self) -> None:
         self.offered_tokens_total = 0.0
         self.shed_tokens_total = 0.0
+        self._turned_away = TurnedAway()
         self._output_tokens = FIRST_OUTPUT_TOKENS
 
-    def arrived(self, input_tokens: float, max_output_tokens: int) -> None:
-        """A request that its tenant's limits let pass; `input_tokens` are tokens of service."""
-        self.offered_tokens_total += self._expected(input_tokens, max_output_tokens)
+    def arrived(self, arrival: Arrival, max_output_tokens: int, now: float) -> Visit:
+        """A request that its tenant's limits let pass."""
+        client = arrival.share.tenant_id, arrival.claim
+        counted_s = self._turned_away.take_back(client, now, says_so=arrival.is_return)
+        if counted_s is not None:
+            return Visit(client, 0.0, counted_s)
+        tokens = arrival.queued.input_service + min(self._output_tokens, max_output_tokens)
+        self.offered_tokens_total += tokens
+        return Visit(client, tokens, now)
 
-    def shed(self, input_tokens: float, max_output_tokens: int) -> None:
-        """One that arrived and was refused because the cluster has no room for it."""
-        self.shed_tokens_total += self._expected(input_tokens, max_output_tokens)
+    def turned_away(self, visit: Visit, now: float, retry_after_s: float | None, *, is_shed: bool) -> None:
+        """`is_shed`: because the cluster has no room for it, and not because of its tenant's own queue."""
+        if is_shed:
+            self.shed_tokens_total += visit.tokens
+        due_s = now + (retry_after_s or 0.0)
+        self._turned_away.add(visit.client, due_s=due_s, counted_s=visit.counted_s)
 
     def ended(self, num_output_tokens: int) -> None:
         self._output_tokens += OUTPUT_WEIGHT * (num_output_tokens - self._output_tokens)
@@ -111,9 +134,6 @@ class DemandMeter:
             answer_tokens=self._output_tokens,
             replicas={replica_id: ReplicaWork.of(counters) for replica_id, counters in replicas.items()},
         )
-
-    def _expected(self, input_tokens: float, max_output_tokens: int) -> float:
-        return input_tokens + min(self._output_tokens, max_output_tokens)
 
 
 class _Teller:

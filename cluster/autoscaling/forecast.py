@@ -3,21 +3,19 @@
 Pure. Algorithm: the level is the mean since it last changed, of `MEMORY_S` at most, and known to a standard
 error. It has changed where both median and mean of the last `NUM_RECENT` samples are further from the mean
 of those before than noise explains (`SIGMAS` standard errors, and a tenth): then only the samples that moved
-the median are kept. So a step is seen after `NUM_KEPT` seconds, and a burst that is shorter moves little. The
-trend is Theil and Sen's slope over `NUM_BLOCKS` means of `BLOCK_S`, counted only where nearly all pairs of
-them rise (Kendall's S): a ramp has it, neither noise nor a step. It only adds, and at most doubles the load.
-Failure mode: a ramp that is younger than `NUM_BLOCKS` × `BLOCK_S` is followed and not foreseen.
+the median are kept. So a step is seen after `NUM_KEPT` seconds, and a burst that is shorter moves little. A
+rise (`trend.py`) only adds to it.
+Failure mode: what grows for the first time is followed and not foreseen, until the growth stands out of noise.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from itertools import combinations
 from math import sqrt
 from statistics import fmean, median
-from typing import NamedTuple
 
-MEMORY_S = 120.0
+from cluster.autoscaling.trend import MEMORY_S, Sample, Trend
+
 NUM_RECENT = 11
 NUM_KEPT = NUM_RECENT // 2 + 1
 NUM_BASE = 11
@@ -26,25 +24,14 @@ SIGMAS = 5.0
 LEAST_CHANGE = 0.1
 MEDIAN_VARIANCE = 1.57
 """Of a median, ÷ that of a mean of as many normal samples."""
-BLOCK_S = 10.0
-NUM_BLOCKS = 12
-RISING_PAIRS = 60
-"""Kendall's S, of 66: by chance once in 37,000; a step in the middle has 36."""
-MAX_GROWTH = 2.0
-
-
-class Sample(NamedTuple):
-    at: float
-    tokens_per_s: float
 
 
 class LoadForecast:
-    """Owns the samples since the last change of level, and the means that show a trend."""
+    """Owns the samples since the last change of level."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque()
-        self._blocks: deque[Sample] = deque(maxlen=NUM_BLOCKS)
-        self._block: list[Sample] = []
+        self._trend = Trend()
 
     def observe(self, now: float, tokens_per_s: float) -> None:
         """About once a second."""
@@ -54,7 +41,7 @@ class LoadForecast:
             self._samples.popleft()
         if self._has_changed():
             self._samples = deque(list(self._samples)[-NUM_KEPT:])
-        self._add_to_block(sample)
+        self._trend.observe(sample)
 
     @property
     def level(self) -> float:
@@ -69,17 +56,19 @@ class LoadForecast:
 
     @property
     def recent(self) -> float:
-        """Median of the last `NUM_RECENT` samples since the last change, whatever noise is in it."""
-        return median(self._values()[-NUM_RECENT:]) if self._samples else 0.0
+        """Median of the last `NUM_RECENT` samples since the last change, less its standard error."""
+        values = self._values()[-NUM_RECENT:]
+        return median(values) - _deviation(values) * sqrt(MEDIAN_VARIANCE / len(values)) if values else 0.0
 
     def expected(self, ahead_s: float) -> float:
         """Tokens/s in `ahead_s` seconds; never below the level of now."""
-        slope = self._slope()
-        if slope <= 0:
-            return self.level
-        now = self._blocks[-1].at
-        fitted = median(one.tokens_per_s + slope * (now - one.at) for one in self._blocks)
-        return max(self.level, min(fitted + slope * ahead_s, MAX_GROWTH * fitted))
+        return self.certain(ahead_s, doubt=0.0)
+
+    def certain(self, ahead_s: float, doubt: float) -> float:
+        """Of what is expected: the level is doubted by so many standard errors, a rise is sure."""
+        level = max(0.0, self.level - doubt * self.standard_error)
+        rise = self._trend.rise
+        return level if rise is None else max(level, rise.expected(self._samples[-1].at, ahead_s))
 
     def _values(self) -> list[float]:
         return [one.tokens_per_s for one in self._samples]
@@ -94,22 +83,6 @@ class LoadForecast:
         changes = median(recent) - usual, fmean(recent) - usual
         least = max(noise, LEAST_CHANGE * usual)
         return min(changes) > least or max(changes) < -least
-
-    def _add_to_block(self, sample: Sample) -> None:
-        if self._block and sample.at - self._block[0].at >= BLOCK_S:
-            self._blocks.append(Sample(*(fmean(column) for column in zip(*self._block, strict=True))))
-            self._block = []
-        self._block.append(sample)
-
-    def _slope(self) -> float:
-        """Tokens/s a second; 0 where there is no trend."""
-        if len(self._blocks) < NUM_BLOCKS:
-            return 0.0
-        pairs = list(combinations(self._blocks, 2))
-        rising = sum((b.tokens_per_s > a.tokens_per_s) - (b.tokens_per_s < a.tokens_per_s) for a, b in pairs)
-        if rising < RISING_PAIRS:
-            return 0.0
-        return median((b.tokens_per_s - a.tokens_per_s) / (b.at - a.at) for a, b in pairs)
 
 
 def _deviation(values: list[float]) -> float:

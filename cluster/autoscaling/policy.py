@@ -127,7 +127,7 @@ class Autoscaler:
             self._asked_at = now
         if now - self._asked_at >= self.limits.scale_down_delay_s:
             return self._bounded(0, fleet, f"no demand for {self.limits.scale_down_delay_s:g} s")
-        certain = self._certain(expected, demand) + waiting
+        certain = self._certain(expected, ahead_s, demand) + waiting
         least = 1 if demand.is_any or fleet.target else 0
         needed = max(least, self._needed(certain))
         if needed > fleet.target:
@@ -141,7 +141,7 @@ class Autoscaler:
         self._peak = _Peak(self.limits.scale_down_delay_s)
         self._asked_at = None
 
-    def _certain(self, expected: float, demand: Demand) -> float:
+    def _certain(self, expected: float, ahead_s: float, demand: Demand) -> float:
         """Of the load that is expected."""
         is_shedding = demand.shed_tokens_per_s > 0
         self._num_shed = self._num_shed + 1 if is_shedding else 0
@@ -150,7 +150,7 @@ class Autoscaler:
             return max(expected, self._forecast.recent)
         if self._num_full >= NUM_FULL:
             return expected
-        return max(0.0, expected - DOUBT * self._forecast.standard_error)
+        return self._forecast.certain(ahead_s, DOUBT)
 
     def _left_waiting(self, backlog_tokens: float, load: float, fleet: FleetView) -> float:
         """Tokens of the backlog that still wait one cold start from now, with all that are on their way.

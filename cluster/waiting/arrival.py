@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cluster.credit import Wanted
+from cluster.generation import PRIORITY
 from tenants.fair_queue import Queued, Share
 
 
@@ -30,4 +32,9 @@ class Arrival:
 
     @property
     def queued(self) -> Queued:
-        return Queued(self.entry_id, self.share, self.uncached_tokens, self.cached_tokens)
+        return Queued(self.entry_id, self.share, self.uncached_tokens, self.cached_tokens, self.num_siblings)
+
+
+def wanted_by(entry: Queued) -> Wanted:
+    """Of a replica."""
+    return Wanted(entry.uncached_tokens, entry.share.tenant_id, PRIORITY[entry.share.service_class])

@@ -59,7 +59,7 @@ class Door:
         if fullness.is_over or self._pressed.is_above(arrival, now):
             return False
         num_ahead = len(self._queue) - self._queue.num_below(arrival.share)
-        is_low = fullness.is_low or not num_ahead  # a long prompt fills a line by itself
+        is_low = fullness.is_low or not num_ahead  # one by itself is a large part of a small cap
         return self._is_expected(arrival, now) or is_low or not self._is_booked(arrival, now)
 
     def makes_room(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
@@ -80,11 +80,11 @@ class Door:
 
         Other tenants' take no more than their share, and who stands lower makes room.
         """
-        promised = self.promises.work_of(arrival.share)
-        if not promised.requests:
+        expected = self.promises.expected(arrival.share)
+        if not expected.num_requests:
             return False
         forecast = self.forecast(now)
-        return forecast.fullness(arrival, without_lower=True, lower_yield=True, besides=promised).is_over
+        return forecast.fullness(arrival, without_lower=True, lower_yield=True, besides=expected).is_over
 
     def press(self, arrival: Arrival, fullness: Fullness, now: float) -> None:
         """Those who stand lower yield at the door from now on, if they keep it out: in line, or as they came.
@@ -121,7 +121,8 @@ class Door:
 
     def _until_s(self, arrival: Arrival, now: float) -> float:
         """Until the line is shorter, and those of its share that were told a time before have come."""
-        time_left_s = min(arrival.first_token_by_s, arrival.answer_by_s) - now
+        by_s = min(arrival.first_token_by_s, arrival.answer_by_s)
+        time_left_s = self._estimator.turn_by_s(arrival.queued, by_s, now) - now
         wait = self.forecast(now).wait(arrival.share)
         in_turn_s = self.promises.last_place_s(arrival.share) - now
         in_turn_s += self._estimator.apart_s(arrival.queued, self.fleet, now)

@@ -14,6 +14,8 @@ class Fleet(NamedTuple):
     free_seats: int
     next_replica_s: float | None = None
     """When the next one will take work, on the clock that `now` is of; None: nobody knows of one."""
+    part: float = 1.0
+    """Of what they can do, what this gateway may have; the rest is other gateways'."""
 
     def until_next_s(self, now: float) -> float | None:
         return None if self.next_replica_s is None else max(0.0, self.next_replica_s - now)

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
+from cluster.waiting.promises import NOBODY, Expected
 from cluster.waiting.shedding import Fullness
-from cluster.waiting.wait_estimate import NOTHING, Wait, WaitEstimator
+from cluster.waiting.wait_estimate import Wait, WaitEstimator
 from tenants.fair_queue import FairQueue, Share
-from tenants.queued import Work
-
-MOST_OF_OWN = 0.5
-"""A prompt's own prefill counts as this part of its time at most: else a long one, or a rate that was
-measured too low, would keep a request from replicas that have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +32,14 @@ class Forecast:
         *,
         without_lower: bool = False,
         lower_yield: bool = False,
-        besides: Work = NOTHING,
+        besides: Expected = NOBODY,
     ) -> Fullness:
-        """Of the line, with the arrival in it, and `besides` more of its tenant; see `WaitEstimator.wait`."""
+        """Of the line with the arrival in it, and with those `besides` it; see `WaitEstimator.wait`."""
         wait = self.estimator.wait(
             self.line, arrival.share, self.fleet, self.now,
-            without_lower=without_lower, lower_yield=lower_yield, besides=besides,
+            without_lower=without_lower, lower_yield=lower_yield, besides=besides.work,
         )  # fmt: skip
-        num_more = 1 + besides.requests
+        num_more = 1 + besides.num_requests
         num_lower = self.line.num_below(arrival.share) if without_lower else 0
         num_own = self.line.num_of(arrival.share.tenant_id) + num_more
         return Fullness(
@@ -63,9 +59,5 @@ class Forecast:
         )
 
     def _part(self, wait_s: float, arrival: Arrival, by_s: float) -> float:
-        left_s = by_s - self.now
-        if left_s <= 0:
-            return math.inf
-        return wait_s / left_s + min(
-            self.estimator.rates.prefill_s(arrival.uncached_tokens) / left_s, MOST_OF_OWN
-        )
+        left_s = self.estimator.turn_by_s(arrival.queued, by_s, self.now) - self.now
+        return wait_s / left_s if left_s > 0 else math.inf

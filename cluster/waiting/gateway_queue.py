@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from cluster.waiting.fleet import Fleet
 from cluster.waiting.interactive_line import InteractiveLine
 from cluster.waiting.shedding import Fullness, Refused, Shed
 from cluster.waiting.wait_estimate import Wait, WaitEstimator
-from tenants.fair_queue import FairQueue, Share
+from tenants.fair_queue import Charge, FairQueue, Share
 from tenants.queued import Fits, anyone
 
 
@@ -79,7 +80,7 @@ class GatewayQueue:
     def see(self, fleet: Fleet, now: float) -> None:
         """The replicas as they are now."""
         self._door.fleet = fleet
-        self.estimator.rates.see(fleet)
+        self.estimator.rates.see(fleet, now)
         self._watch.see(now, is_served=fleet.num_replicas > 0)
         self._see_brownout()
 
@@ -95,18 +96,24 @@ class GatewayQueue:
         self._brownout.see(line_s / self.config.interactive_deadline_s)
 
     def check(self, arrival: Arrival, now: float) -> Refused | None:
-        """What `offer` would refuse, before anything was taken for it. Nobody is shed, nor has to yield."""
+        """What `offer` would refuse, before anything was taken for it. Nobody is shed, nor has to yield.
+
+        What is cached of its prompt is not known yet, maybe all: its own prefill makes nobody late here.
+        """
         self._forget_late(now)
-        return self._refusal(arrival, self._fullness(arrival, now), now)
+        at_best = replace(arrival, uncached_tokens=0)
+        fullness = self._fullness(at_best, now)
+        if self._may_come_in(at_best, fullness, now):
+            return None
+        return self._door.turn_away(arrival, fullness.code, now)
 
     def offer(self, arrival: Arrival, now: float) -> Outcome:
         """Raises ValueError for an id that waits already."""
         self._forget_late(now)
         fullness = self._fullness(arrival, now)
         self._door.press(arrival, fullness, now)
-        refused = self._refusal(arrival, fullness, now)
-        if refused is not None:
-            return Outcome(refused)
+        if not self._may_come_in(arrival, fullness, now):
+            return Outcome(self._door.turn_away(arrival, fullness.code, now))
         shed = self._make_room(arrival, fullness, now)
         self._enter(arrival, now)
         return Outcome(None, shed)
@@ -118,10 +125,8 @@ class GatewayQueue:
     def _fullness(self, arrival: Arrival, now: float) -> Fullness:
         return self._door.forecast(now).fullness(arrival)
 
-    def _refusal(self, arrival: Arrival, fullness: Fullness, now: float) -> Refused | None:
-        if self._door.is_open(arrival, fullness, now) or self._door.makes_room(arrival, fullness, now):
-            return None
-        return self._door.turn_away(arrival, fullness.code, now)
+    def _may_come_in(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
+        return self._door.is_open(arrival, fullness, now) or self._door.makes_room(arrival, fullness, now)
 
     def _make_room(self, arrival: Arrival, fullness: Fullness, now: float) -> tuple[Shed, ...]:
         """Of those that stand lower, takes out as many as it must."""
@@ -140,7 +145,8 @@ class GatewayQueue:
         self._interactive.add(arrival.queued)
         self._waiting[arrival.entry_id] = _Waiting(arrival, now, self._watch.held_s(now), predicted)
         self._shares[_key(arrival.share)] = arrival.share
-        self._watch.add(arrival.entry_id, arrival.first_token_by_s, arrival.answer_by_s, now)
+        turn_by_s = self.estimator.turn_by_s(arrival.queued, arrival.first_token_by_s, now)
+        self._watch.add(arrival.entry_id, turn_by_s, arrival.answer_by_s, now)
 
     # --- leaving ----------------------------------------------------------------------------
 
@@ -157,6 +163,14 @@ class GatewayQueue:
         self.estimator.took(entry, self._door.fleet, now)
         self._tell(waiting, now)
         return waiting.arrival
+
+    def charge_of(self, arrival: Arrival) -> Charge:
+        """For its input; of one that `next` has given just now."""
+        return self._queue.charge_of(arrival.queued)
+
+    def refund(self, charge: Charge) -> None:
+        """Once, if it got nothing for it: its client left in its very turn."""
+        self._queue.refund(charge)
 
     def left(self, entry_id: str) -> bool:
         """It was cancelled: nothing is charged. Whether it waited."""
@@ -192,7 +206,7 @@ class GatewayQueue:
         self._interactive.remove(waiting.arrival.queued)
         self._watch.discard(entry_id)
         share = waiting.arrival.share
-        if not self._queue.work_of(share).requests:
+        if not self._queue.work_of(share).seats:
             del self._shares[_key(share)]
         return waiting
 

@@ -12,11 +12,12 @@ class InteractiveLine:
 
     def __init__(self) -> None:
         self._tokens = 0.0
+        self._seats = 0
         self._weights: Counter[int] = Counter()
 
     @property
     def work(self) -> Work:
-        return Work(self._tokens, self._weights.total())
+        return Work(self._tokens, self._seats)
 
     @property
     def heaviest(self) -> int:
@@ -26,11 +27,13 @@ class InteractiveLine:
     def add(self, entry: Queued) -> None:
         if entry.share.service_class == "interactive":
             self._tokens += entry.input_service
+            self._seats += entry.num_siblings
             self._weights[entry.share.weight] += 1
 
     def remove(self, entry: Queued) -> None:
         if entry.share.service_class == "interactive":
             self._tokens -= entry.input_service
+            self._seats -= entry.num_siblings
             self._weights[entry.share.weight] -= 1
             if not self._weights[entry.share.weight]:
                 del self._weights[entry.share.weight]

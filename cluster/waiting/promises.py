@@ -7,6 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 from cluster.waiting.arrival import Arrival
+from cluster.waiting.decayed_mean import DecayedMean
 from cluster.waiting.expiry_heap import ExpiryHeap
 from tenants.queued import Queued, Share, Work
 
@@ -15,6 +16,8 @@ EARLY_S = 0.5
 GRACE_S = 10.0
 """A client that has not come by so much after its time has given up."""
 MAX_PROMISES = 10_000
+RETURN_FADES = 1 / 16
+"""The part of a tenant's clients that come back weighs its past so much less at each that did, or did not."""
 
 Client = tuple[str, bytes]
 """Tenant, and what its request is known by."""
@@ -30,22 +33,46 @@ class Promise(NamedTuple):
         return now >= self.due_s - EARLY_S
 
 
+class Expected(NamedTuple):
+    """Who of one share will come back, on the mean."""
+
+    work: Work
+    num_requests: float
+
+
+NOBODY = Expected(Work(), 0.0)
+
+
 class _Outside:
-    """What of one share stands in the line outside."""
+    """What of one share stands in the line outside, and which part of it has come when it was told of late.
+
+    All are thought to, until some did not.
+    """
 
     def __init__(self) -> None:
-        self.tokens = 0.0
         self.num_requests = 0
         self.last_place_s = -math.inf
+        self._tokens = 0.0
+        self._seats = 0
+        self._coming = DecayedMean(1.0, 1.0)
+
+    @property
+    def expected(self) -> Expected:
+        part = self._coming.value
+        return Expected(Work(part * self._tokens, part * self._seats), part * self.num_requests)
 
     def add(self, entry: Queued, place_s: float) -> None:
-        self.tokens += entry.input_service
+        self._tokens += entry.input_service
+        self._seats += entry.num_siblings
         self.num_requests += 1
         self.last_place_s = place_s
 
-    def remove(self, entry: Queued) -> None:
-        self.tokens -= entry.input_service
+    def remove(self, entry: Queued, *, has_come: bool) -> None:
+        self._tokens -= entry.input_service
+        self._seats -= entry.num_siblings
         self.num_requests -= 1
+        self._coming.fade(1 - RETURN_FADES)
+        self._coming.add(float(has_come), 1.0)
 
 
 class Promises:
@@ -77,10 +104,10 @@ class Promises:
         promises = self._of_client.get(_client(arrival))
         return next(iter(promises.values())) if promises else None
 
-    def work_of(self, share: Share) -> Work:
-        """What of it is still to come."""
+    def expected(self, share: Share) -> Expected:
+        """What of it is still to come, if as many do as of late."""
         outside = self._outside.get(share)
-        return Work() if outside is None else Work(outside.tokens, outside.num_requests)
+        return NOBODY if outside is None else outside.expected
 
     def last_place_s(self, share: Share) -> float:
         """The latest that it was given; minus infinity: none of it is still to come."""
@@ -88,18 +115,21 @@ class Promises:
         return -math.inf if outside is None else outside.last_place_s
 
     def close(self, promise: Promise) -> None:
-        """It is kept, or another one is made in its place."""
+        """Its client has come: it is kept, or another one is made in its place."""
+        self._close(promise, has_come=True)
+
+    def _close(self, promise: Promise, *, has_come: bool) -> None:
         promise_id, share = promise.entry.entry_id, promise.entry.share
         del self._open[promise_id]
         self._lapsing.discard(promise_id)
         _remove(self._of_client, promise.client, promise_id)
-        self._outside[share].remove(promise.entry)
+        self._outside[share].remove(promise.entry, has_come=has_come)
         if not self._outside[share].num_requests:
             del self._outside[share]
 
     def forget_lapsed(self, now: float) -> None:
         for promise_id in self._lapsing.take_due(now):
-            self.close(self._open[promise_id])
+            self._close(self._open[promise_id], has_come=False)
 
 
 def _client(arrival: Arrival) -> Client:

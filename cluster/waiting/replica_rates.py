@@ -1,12 +1,13 @@
 """How fast replicas take requests off a gateway's hands, learned from what they tell.
 
-    time = max(tokens ÷ prefill rate, requests that lack a seat ÷ seats freed a second)
+    time = max(tokens ÷ prefill rate, requests that lack a seat ÷ seats freed a second) ÷ this gateway's part
 
 The slower of the two rules: whoever waits for a seat waits while others' prompts are computed, and their sum
 would count the same seconds twice.
 
 - The prefill rate is learned where a replica is short of tokens: prompt tokens are queued, and it has seats
   to spare. Where seats are short, what it prefills is only the least that it could.
+- Of several gateways each has a part of what replicas do: as much as its windows are of all (`fleet.py`).
 - Seats are freed at `num_seats` ÷ the mean time that a request holds one (Little's law). Counting how many
   were freed of late would say "none ever" at the start of each burst, until the first answers end.
 
@@ -59,13 +60,19 @@ class ReplicaRates:
         self._at_least = DecayedMean(0.0, 1.0)
         self._seat_s = DecayedMean(COLD_SEAT_S, 1.0)
         self._ended_at = -math.inf
+        self.part = 1.0
+        """Of what replicas do, what this gateway gets of late. Windows move with every request that waits."""
+        self._fleet_seen_at = -math.inf
 
     # --- what is learned --------------------------------------------------------------------
 
-    def see(self, fleet: Fleet) -> None:
+    def see(self, fleet: Fleet, now: float) -> None:
         """The replicas as they are now."""
         if fleet.num_replicas:
             self._num_seats = fleet.num_seats / fleet.num_replicas
+            kept = math.exp(-(now - self._fleet_seen_at) / TIME_CONSTANT_S)
+            self.part += (1 - kept) * (fleet.part - self.part)
+            self._fleet_seen_at = now
 
     def observe(self, replica_id: str, counters: EngineCounters, now: float) -> None:
         """A replica's newest counters, looked at every 0.1 s: what it did since the last look.
@@ -118,10 +125,12 @@ class ReplicaRates:
 
     def until_turn_s(self, ahead: Work, fleet: Fleet) -> float:
         """Until all of `ahead` has left and a seat is free for one more, if replicas do nothing else."""
-        return self.takes_s(ahead._replace(requests=max(0.0, ahead.requests + 1 - fleet.free_seats)), fleet)
+        return self.takes_s(
+            ahead._replace(seats=max(0.0, ahead.seats + 1 - self.part * fleet.free_seats)), fleet
+        )
 
     def takes_s(self, work: Work, fleet: Fleet) -> float:
-        """Of all replicas' time, or of the first one's while none is there."""
+        """Of this gateway's part of all replicas' time, or of the first one's while none is there."""
         num_seats = fleet.num_seats or self._num_seats
         for_tokens = work.tokens / (self.prefill_tokens_per_s * max(1, fleet.num_replicas))
-        return max(for_tokens, work.requests * self.seat_s / num_seats)
+        return max(for_tokens, work.seats * self.seat_s / num_seats) / self.part

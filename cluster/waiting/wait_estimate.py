@@ -1,8 +1,9 @@
-"""How long a request will wait at this gateway until it may leave for a replica.
+"""How long a request will wait at this gateway until it may leave for a replica, and until when it may.
 
 What stands before it takes the time that replicas need for it (`replica_rates.py`). Who comes later and goes
 first takes time, too: other tenants' requests (`rivals.py`), and whatever is in no book here, such as other
-gateways', which is learned from waits that have ended (`slowdown.py`).
+gateways', which is learned from waits that have ended (`slowdown.py`). What passes after its turn, before its
+first token comes, is learned from the first tokens that came (`first_tokens.py`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cluster.waiting.decayed_mean import DecayedMean
+from cluster.waiting.first_tokens import FirstTokens
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.replica_rates import ReplicaRates
 from cluster.waiting.rivals import Rivals
 from cluster.waiting.slowdown import Slowdown
 from tenants.fair_queue import FairQueue
 from tenants.queued import Queued, Share, Work
+from tenants.terms import ServiceClass
 
 NOTHING = Work()
+MOST_AFTER_TURN = 0.5
+"""What follows its turn counts as this part of a request's time at most: else a long prompt, or what was
+learned while all was slow, would keep it from replicas that have nothing to do."""
 ERROR_FADES = 1 / 16
 """So much less does the mean error weigh its past at each wait that ends."""
 
@@ -46,10 +52,13 @@ class WaitEstimator:
         self._rivals = Rivals()
         self._slowdown = Slowdown()
         self._error_s = DecayedMean(0.0, 1.0)
+        self._first_tokens: dict[ServiceClass, FirstTokens] = {
+            "interactive": FirstTokens(), "batch": FirstTokens()
+        }  # fmt: skip
 
     def took(self, entry: Queued, fleet: Fleet, now: float) -> None:
         """A request left for a replica."""
-        self._rivals.took(entry.share, self.rates.takes_s(Work(entry.input_service, 1), fleet), now)
+        self._rivals.took(entry.share, self.rates.takes_s(_work(entry), fleet), now)
 
     def told(self, share: Share, predicted: Wait, actual_s: float, now: float) -> None:
         """A wait that was predicted has ended; time in which no replica was there is not part of it."""
@@ -57,6 +66,11 @@ class WaitEstimator:
         self._error_s.fade(1 - ERROR_FADES)
         self._error_s.add(actual_s - predicted.drain_s, 1.0)
         self._on_told(predicted.drain_s, actual_s)
+
+    def first_token_came(self, share: Share, uncached_tokens: int, after_turn_s: float) -> None:
+        """Of a request that left for a replica."""
+        beyond_s = after_turn_s - self.rates.prefill_s(uncached_tokens)
+        self._first_tokens[share.service_class].came(beyond_s)
 
     @property
     def mean_error_s(self) -> float:
@@ -88,10 +102,18 @@ class WaitEstimator:
 
     def apart_s(self, entry: Queued, fleet: Fleet, now: float) -> float:
         """Between two turns of its tenant, if both are like it."""
-        stretched_s = self.rates.takes_s(Work(entry.input_service, 1), fleet) * self._rivals.stretch(
-            entry.share, now
-        )
+        stretched_s = self.rates.takes_s(_work(entry), fleet) * self._rivals.stretch(entry.share, now)
         return stretched_s * self._slowdown.factor(entry.share, now)
+
+    def turn_by_s(self, entry: Queued, by_s: float, now: float) -> float:
+        """Until when its turn may come, if its first token is to come by `by_s`."""
+        beyond_s = self._first_tokens[entry.share.service_class].most_s
+        after_turn_s = beyond_s + self.rates.prefill_s(entry.uncached_tokens)
+        return by_s - min(after_turn_s, MOST_AFTER_TURN * (by_s - now))
+
+
+def _work(entry: Queued) -> Work:
+    return Work(entry.input_service, entry.num_siblings)
 
 
 def _from_now_s(drain_s: float, fleet: Fleet, now: float) -> float:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from cluster.autoscaling.demand import Visit
 from engine.block_hash import hash_blocks
 from engine.config import BLOCK_SIZE
 from engine.request import RequestOutput
 from loadtest.record import OK, RequestRecord
 from tenants.queued import Share
+from tenants.service_tokens import service_tokens
 from tenants.terms import Limits, ServiceClass
 
 
@@ -50,11 +52,20 @@ class Ask:
     timeout_s: float = math.inf
     """Of a try: then its client hangs up."""
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
     @cached_property
     def block_hashes(self) -> tuple[bytes, ...]:
         parent = self.first_hashes[-1] if self.first_hashes else self.customer.root
         rest = self.prompt_token_ids[len(self.first_hashes) * BLOCK_SIZE :]
         return (*self.first_hashes, *hash_blocks(parent, rest, BLOCK_SIZE))
+
+    def beginning(self, num_blocks: int) -> Ask:
+        """Of its first blocks, so many."""
+        token_ids = self.prompt_token_ids[: num_blocks * BLOCK_SIZE]
+        return replace(self, prompt_token_ids=token_ids, first_hashes=self.block_hashes[:num_blocks])
 
 
 @dataclass(eq=False)
@@ -71,10 +82,16 @@ class Call:
     status: str | None = None
     retry_after_s: int | None = None
     reason: str = ""
+    visit: Visit | None = None
+    """As it was counted; None: its tenant's limits did not let it pass."""
     max_tokens: int = 0
     """As admitted."""
-    uncached_tokens: int = 0
-    """As predicted."""
+    claims: Mapping[str, int] = field(default_factory=dict)
+    """Blocks of the prompt that each replica claims, as looked up when it came."""
+    predicted_cached_tokens: int = 0
+    """At the replica that was thought to have the most."""
+    turn_s: float = 0.0
+    """When it left the gateway's queue."""
     replica_id: str = ""
     cached_tokens: int = 0
     token_times: list[float] = field(default_factory=list)
@@ -83,6 +100,12 @@ class Call:
     @property
     def call_id(self) -> str:
         return f"{self.ask.number}.{self.tries}"
+
+    @property
+    def input_service(self) -> float:
+        """Tokens of service, as predicted."""
+        uncached_tokens = self.ask.num_prompt_tokens - self.predicted_cached_tokens
+        return service_tokens(uncached_tokens, self.predicted_cached_tokens)
 
     @property
     def is_live(self) -> bool:
@@ -115,7 +138,7 @@ class Call:
             status=self.status,
             token_times=tuple(self.token_times),
             last_token_at=self.token_times[-1] if self.token_times else None,
-            prompt_tokens=len(self.ask.prompt_token_ids),
+            prompt_tokens=self.ask.num_prompt_tokens,
             output_tokens=len(self.token_times),
             cached_tokens=self.cached_tokens,
             replica=self.replica_id,

@@ -47,6 +47,8 @@ class FleetConfig:
     scaler: Callable[[], Scaler] | None = None
     waiting: WaitingConfig = field(default_factory=WaitingConfig)
     ramp_s: float = RAMP_S
+    warm_prefixes: int = 8
+    """That a new replica computes before requests ask for them."""
     cold_start_s: Mapping[str, float] = field(default_factory=dict)
     """By stage; known to the scaler, as from the starts of the first replicas."""
     seed: int = 0
@@ -58,7 +60,7 @@ class FleetConfig:
 
     def first_come(self) -> FleetConfig:
         """The baseline: first come, first served everywhere, and replicas take all that comes."""
-        return replace(self, line=FirstCome, policy=FirstComeFirstServed, has_credit=False)
+        return replace(self, line=FirstCome, policy=FirstComeFirstServed, has_credit=False, warm_prefixes=0)
 
     @property
     def tokens_per_s(self) -> float:

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import groupby
+from collections.abc import Callable, Sequence
 from math import ceil
 from random import Random
+from typing import NamedTuple
 
 from cluster.autoscaling.demand import DemandMeter, GatewayDemand
-from cluster.backlog import Backlog, bounded
+from cluster.choice import Candidate, Choice
+from cluster.fleet_watch import LOOK_EVERY_S, FleetWatch
 from cluster.generation import PRIORITY
-from cluster.index.prefix_index import indexed
 from cluster.link import StepMessage
 from cluster.policies import routing_policy
-from cluster.routed_prefixes import RoutedPrefixes
-from cluster.routing import Prompt, ReplicaLoad
-from cluster.waiting.arrival import Arrival
-from cluster.waiting.fleet import Fleet
+from cluster.routing import ReplicaLoad
+from cluster.waiting.arrival import Arrival, wanted_by
 from cluster.waiting.shedding import Refused
 from cluster.waiting.wait_estimate import WaitEstimator
 from engine.request import Flow, Request, SamplingParams
-from loadtest.fleet.call import Ask, Call
+from loadtest.fleet.call import Call
 from loadtest.fleet.clock import VirtualClock
 from loadtest.fleet.config import FleetConfig
 from loadtest.fleet.limits import Limits
 from loadtest.fleet.link import VirtualLink
+from loadtest.fleet.links import VirtualLinks
 from loadtest.fleet.replica import VirtualReplica
+from loadtest.fleet.warming import VirtualWarming
 from tenants.ledger.memory_ledger import MemoryLedger
 from tenants.queued import Queued
 
-REPORT_EVERY_S = 0.1
 NO_DEADLINE_S = 600.0
 """From arrival to the end of the answer. SDKs do not say when they will hang up."""
+
+
+class _Waiter(NamedTuple):
+    arrival: Arrival
+    call: Call
 
 
 class VirtualGateway:
@@ -56,145 +60,151 @@ class VirtualGateway:
         self._clock = clock
         rng = Random(f"{config.seed}:{gateway_id}")
         self._line = config.line(WaitEstimator(on_wait), rng, config.waiting)
-        self._rng = rng
-        self._policy = routing_policy(config.routing)
-        self._routed = RoutedPrefixes()
-        self._links: dict[str, VirtualLink] = {}
-        self._waiting: dict[str, Call] = {}
+        self._choice = Choice(routing_policy(config.routing), rng)
+        self._links = VirtualLinks()
+        self._warming = VirtualWarming(gateway_id, config.warm_prefixes, clock)
+        self._watch = FleetWatch(
+            self._line,
+            self._links,
+            lambda: clock.now,
+            lambda: self.next_replica_s,
+            num_gateways=config.num_gateways,
+        )
+        self._waiting: dict[str, _Waiter] = {}
+        self._elsewhere: dict[str, Call] = {}
+        """Had their turn, at a replica that leaves: they go on at the next that takes work, credit or not."""
         self._demand = DemandMeter()
-        clock.every(REPORT_EVERY_S, self._tick)
+        clock.every(LOOK_EVERY_S, self._tick)
 
     # --- who is there ------------------------------------------------------------------------
 
     def add(self, replica: VirtualReplica) -> None:
-        self._links[replica.replica_id] = VirtualLink(
-            replica, self.gateway_id, self._clock, self._config.link_delay_s, self._hear, self._route_anywhere
+        delay_s = self._config.link_delay_s
+        self._links.add(
+            VirtualLink(
+                replica, self.gateway_id, self._clock, delay_s, self._hear, self._go_elsewhere, self._greet
+            )
         )
+
+    def _greet(self, link: VirtualLink) -> None:
+        others = [one for one in self._links.candidates() if one.replica_id != link.replica.replica_id]
+        self._warming.greet(link, len(others))
 
     def remove(self, replica: VirtualReplica) -> None:
         """It has ended."""
-        del self._links[replica.replica_id]
-        self._routed.forget(replica.replica_id)
+        self._links.remove(replica.replica_id)
+        self._choice.forget(replica.replica_id)
+        self._warming.forget(replica.replica_id)
 
     def demand(self) -> GatewayDemand:
-        tokens = sum(call.uncached_tokens for call in self._waiting.values())
-        counters = {one: link.counters for one, link in self._links.items() if link.counters is not None}
-        return self._demand.row(self._clock.now, tokens, len(self._waiting), counters)
-
-    def _see(self) -> None:
-        now = self._clock.now
-        for replica_id, link in self._links.items():
-            if link.counters is not None:
-                self._line.estimator.rates.observe(replica_id, link.counters, now)
-        there = [link for link in self._links.values() if link.can_work]
-        fleet = Fleet(
-            len(there),
-            sum(link.num_seats for link in there),
-            sum(link.free_seats for link in there),
-            self.next_replica_s,
-        )
-        self._line.see(fleet, now)
+        tokens = sum(waiter.arrival.uncached_tokens for waiter in self._waiting.values())
+        return self._demand.row(self._clock.now, tokens, len(self._waiting), self._links.states())
 
     def _tick(self) -> None:
-        self._see()
-        for entry_id in self._line.expire(self._clock.now):
-            self._refuse(self._waiting.pop(entry_id), Refused(503, "deadline_exceeded", None))
-        backlogs = bounded(self._backlogs())
-        for link in self._links.values():
-            link.report(backlogs)
+        self._watch.look()
+        self._end_late()
+        self._watch.report(waiter.arrival for waiter in self._waiting.values())
         self._pump()
-
-    def _backlogs(self) -> Iterable[Backlog]:
-        shares = sorted((call.ask.customer.share, call.uncached_tokens) for call in self._waiting.values())
-        for share, group in groupby(shares, lambda one: one[0]):
-            tokens = [tokens for _, tokens in group]
-            yield Backlog(
-                share.tenant_id, sum(tokens), len(tokens), share.weight, PRIORITY[share.service_class]
-            )
 
     # --- coming in ---------------------------------------------------------------------------
 
     def ask(self, call: Call) -> None:
         """Its client has sent it. It ends by `Call.end`, whatever becomes of it."""
-        now = self._clock.now
-        self._see()
-        call.uncached_tokens = len(call.ask.prompt_token_ids)
+        now, ask = self._clock.now, call.ask
+        call.max_tokens = self._line.max_tokens(ask.customer.share, ask.max_tokens)
+        self._watch.look_if_due()
         if (refused := self._line.check(self._arrival(call), now)) is not None:
-            self._demand.arrived(call.uncached_tokens, call.ask.max_tokens)
+            call.visit = self._demand.arrived(self._arrival(call), call.max_tokens, now)
             self._refuse(call, refused)
             return
         if (limited := self.limits.reserve(call)) is not None:
             self._refuse(call, Refused(429, limited.kind, _whole(limited.retry_after_s)))
             return
-        call.uncached_tokens -= self._most_cached(call.ask)
+        self._look_up(call)
+        call.visit = self._demand.arrived(self._arrival(call), call.max_tokens, now)
+        self._offer(call)
+
+    def _look_up(self, call: Call) -> None:
+        """What replicas have of its prompt: as the index claims, if it can be asked, or as routed there."""
+        if not self.limits.is_cut:
+            call.claims = self._links.claims(call.ask.block_hashes)
+        candidates = self._candidates(call, self._links.candidates())
+        call.predicted_cached_tokens = self._choice.most_cached_tokens(
+            candidates, call.ask.num_prompt_tokens, self._clock.now
+        )
+
+    def _offer(self, call: Call) -> None:
         arrival = self._arrival(call)
-        self._demand.arrived(arrival.queued.input_service, call.ask.max_tokens)
-        call.max_tokens = self._line.max_tokens(arrival.share, call.ask.max_tokens)
-        outcome = self._line.offer(arrival, now)
-        for shed in outcome.shed:
-            self._refuse(self._waiting.pop(shed.entry_id), shed.told)
-        if outcome.refused is not None:
-            self._refuse(call, outcome.refused)
+        refused, shed = self._line.offer(arrival, self._clock.now)
+        for victim in shed:
+            self._refuse(self._waiting.pop(victim.entry_id).call, victim.told)
+        if refused is not None:
+            self._refuse(call, refused)
             return
-        self._waiting[call.call_id] = call
+        self._waiting[call.call_id] = _Waiter(arrival, call)
         self._pump()
 
     def hang_up(self, call: Call) -> None:
         """Its client has left."""
         self._line.left(call.call_id)
         self._waiting.pop(call.call_id, None)
-        for link in self._links.values():
-            if call.call_id in link.calls:
-                link.abort(call.call_id)
+        self._elsewhere.pop(call.call_id, None)
+        self._links.abort(call.call_id)
         self.limits.end(call)
 
     def _arrival(self, call: Call) -> Arrival:
         now, ask = self._clock.now, call.ask
-        answer_by_s = now + NO_DEADLINE_S
-        share = ask.customer.share
+        share, answer_by_s = ask.customer.share, now + NO_DEADLINE_S
         return Arrival(
             entry_id=call.call_id,
             share=share,
-            uncached_tokens=call.uncached_tokens,
+            uncached_tokens=ask.num_prompt_tokens - call.predicted_cached_tokens,
             first_token_by_s=self._line.config.first_token_by_s(share.service_class, now, answer_by_s),
             answer_by_s=answer_by_s,
-            cached_tokens=len(ask.prompt_token_ids) - call.uncached_tokens,
+            cached_tokens=call.predicted_cached_tokens,
             max_queue_len=ask.customer.max_queue_len,
             claim=str(ask.number).encode(),
             is_return=call.tries > 0,
         )
 
+    # --- going away ----------------------------------------------------------------------------
+
+    def _end_late(self) -> None:
+        now, late = self._clock.now, Refused(503, "deadline_exceeded", None)
+        for entry_id in self._line.expire(now):
+            self._refuse(self._waiting.pop(entry_id).call, late)
+        for call in list(self._elsewhere.values()):
+            if now >= call.sent_at + NO_DEADLINE_S:
+                self._refuse(self._elsewhere.pop(call.call_id), late)
+
     def _refuse(self, call: Call, told: Refused) -> None:
-        if told.status == 503:
-            self._demand.shed(call.uncached_tokens, call.ask.max_tokens)
+        if call.visit is not None:
+            is_shed = told.status == 503
+            self._demand.turned_away(call.visit, self._clock.now, told.retry_after_s, is_shed=is_shed)
         call.end(str(told.status), self._clock.now, reason=told.code, retry_after_s=told.retry_after_s)
         self.limits.end(call)
 
     # --- going on ------------------------------------------------------------------------------
 
     def _pump(self) -> None:
+        while self._elsewhere and (there := self._links.candidates()):
+            self._route(self._elsewhere.pop(next(iter(self._elsewhere))), there)
         while (arrival := self._line.next(self._clock.now, self._has_credit)) is not None:
-            self._route(self._waiting.pop(arrival.entry_id), self._with_credit(arrival.uncached_tokens))
+            call = self._waiting.pop(arrival.entry_id).call
+            call.turn_s = self._clock.now
+            self._route(call, self._links.with_credit(wanted_by(arrival.queued)))
 
     def _has_credit(self, entry: Queued) -> bool:
-        return bool(self._with_credit(entry.uncached_tokens))
+        return bool(self._links.with_credit(wanted_by(entry)))
 
-    def _with_credit(self, num_uncached_tokens: int) -> list[VirtualLink]:
-        return [
-            link
-            for link in self._links.values()
-            if link.can_work and link.balance.has_credit(num_uncached_tokens)
-        ]
+    def _go_elsewhere(self, call: Call) -> None:
+        """The replica that it was sent to leaves."""
+        self._elsewhere[call.call_id] = call
+        self._pump()
 
-    def _route_anywhere(self, call: Call) -> None:
-        """It was let in before; it waits for no credit again."""
-        self._route(call, [link for link in self._links.values() if link.can_work])
-
-    def _route(self, call: Call, links: list[VirtualLink]) -> None:
-        ask, now = call.ask, self._clock.now
-        loads = [link.load(self._cached_tokens(link, ask)) for link in links]
-        chosen = self._pick(ask, loads)
-        self._routed.note(chosen.replica_id, indexed(ask.block_hashes), now)
+    def _route(self, call: Call, there: Sequence[ReplicaLoad]) -> None:
+        ask = call.ask
+        chosen = self._choice.choose(self._candidates(call, there), ask.num_prompt_tokens, self._clock.now)
         call.replica_id = chosen.replica_id
         request = Request(
             request_id=call.call_id,
@@ -204,42 +214,32 @@ class VirtualGateway:
             block_hashes=ask.block_hashes,
             priority=PRIORITY[ask.customer.service_class],
             flow=Flow(ask.customer.tenant_id, ask.customer.weight),
-            num_uncached_tokens=len(ask.prompt_token_ids) - chosen.cached_tokens,
+            num_uncached_tokens=ask.num_prompt_tokens - chosen.cached_tokens,
         )
-        self._links[chosen.replica_id].submit(request, call)
+        self._links.submit(chosen.replica_id, request, call)
 
-    def _pick(self, ask: Ask, loads: list[ReplicaLoad]) -> ReplicaLoad:
-        entries = indexed(ask.block_hashes)
-        num_blocks = max(load.cached_tokens for load in loads) // self._config.engine.block_size
-        share = self._routed.share(ask.block_hashes, num_blocks, self._clock.now)
-        prompt = Prompt(len(ask.prompt_token_ids), entries[0] if entries else b"", share)
-        chosen = self._policy.choose(loads, prompt, self._rng)
-        return next(load for load in loads if load.replica_id == chosen)
-
-    def _most_cached(self, ask: Ask) -> int:
-        return max((self._cached_tokens(link, ask) for link in self._links.values()), default=0)
-
-    def _cached_tokens(self, link: VirtualLink, ask: Ask) -> int:
-        """As the index claims, if it can be asked, or as routed there just now."""
-        replica = link.replica
-        blocks = self._routed.num_blocks(replica.replica_id, ask.block_hashes, self._clock.now)
-        if not self.limits.is_cut:
-            blocks = max(blocks, replica.num_claimed_blocks(ask.block_hashes))
-        block_size = self._config.engine.block_size
-        return block_size * min(blocks, (len(ask.prompt_token_ids) - 1) // block_size)
+    def _candidates(self, call: Call, there: Sequence[ReplicaLoad]) -> list[Candidate]:
+        block_size, hashes = self._config.engine.block_size, call.ask.block_hashes
+        return [Candidate(load, block_size, hashes, call.claims.get(load.replica_id, 0)) for load in there]
 
     # --- what replicas tell --------------------------------------------------------------------
 
     def _hear(self, link: VirtualLink, message: StepMessage) -> None:
         now = self._clock.now
         for output in message.outputs:
+            if self._warming.hear(link, output):
+                continue
             if output.timing is not None and output.timing.seat_s > 0:
                 self._line.estimator.rates.ended(output.timing.seat_s, now)
             if (call := link.calls.get(output.request_id)) is None:
                 continue
             if self._waiting:
                 self._line.served(call.ask.customer.share, len(output.token_ids))
+            if output.token_ids and not call.token_times:
+                self._first_token_came(call)
             call.take(output, now)
+            if output.num_cached_tokens is not None and output.token_ids:
+                self._warming.note(call.ask)
             if not call.is_live:
                 del link.calls[output.request_id]
                 self._demand.ended(len(call.token_times))
@@ -247,6 +247,11 @@ class VirtualGateway:
         if message.served:
             self._line.served_elsewhere(message.served)
         self._pump()
+
+    def _first_token_came(self, call: Call) -> None:
+        uncached_tokens = call.ask.num_prompt_tokens - call.predicted_cached_tokens
+        after_turn_s = self._clock.now - call.turn_s
+        self._line.estimator.first_token_came(call.ask.customer.share, uncached_tokens, after_turn_s)
 
 
 def _whole(seconds: float | None) -> int | None:

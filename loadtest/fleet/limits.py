@@ -65,9 +65,9 @@ class Limits:
             started_at=self._clock.now,
             scopes=(Scope(None, limits),),
             prices=Prices(),
-            prompt_tokens=len(call.ask.prompt_token_ids),
+            prompt_tokens=call.ask.num_prompt_tokens,
             n=1,
-            max_tokens=call.ask.max_tokens,
+            max_tokens=call.max_tokens,
         )
         if self.is_cut:
             answer = _now(self._offline.reserve(ask, Terms(offline="serve")))

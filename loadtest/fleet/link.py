@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from cluster.admission_windows import full_window
 from cluster.backlog import Backlog
 from cluster.credit import Balance
 from cluster.in_flight_load import InFlightLoad
@@ -21,7 +22,7 @@ class VirtualLink:
     """Owns what the gateway has there, and what it heard last.
 
     `on_message(link, message)` is called when one came, `on_refused(call)` when the replica
-    leaves and did not take it.
+    leaves and did not take it, `on_hello(link)` before it may get any work.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class VirtualLink:
         delay_s: float,
         on_message: Callable[[VirtualLink, StepMessage], None],
         on_refused: Callable[[Call], None],
+        on_hello: Callable[[VirtualLink], None],
     ) -> None:
         self.replica = replica
         self.calls: dict[str, Call] = {}
@@ -43,6 +45,7 @@ class VirtualLink:
         self._delay_s = delay_s
         self._on_message = on_message
         self._on_refused = on_refused
+        self._on_hello = on_hello
         self._in_flight = InFlightLoad()
         self._hello: Hello | None = None
         self._heard_at = -SUSPECT_AFTER_S
@@ -54,16 +57,12 @@ class VirtualLink:
         is_heard = self._clock.now - self._heard_at <= SUSPECT_AFTER_S
         return self._hello is not None and is_heard and not self._is_leaving
 
-    @property
-    def num_seats(self) -> int:
-        return self.replica.hello.max_num_seqs
-
-    @property
-    def free_seats(self) -> int:
-        return max(0, self.num_seats - self.load(0).num_requests)
-
-    def load(self, cached_tokens: int) -> ReplicaLoad:
-        return ReplicaLoad.of(self.replica.replica_id, self.counters, self._in_flight.tokens, cached_tokens)
+    def load(self) -> ReplicaLoad:
+        hello = self.replica.hello
+        part = self.balance.part_of(full_window(hello.max_num_batched_tokens, hello.max_num_seqs))
+        return ReplicaLoad.of(
+            hello.replica_id, hello.max_num_seqs, self.counters, self._in_flight.tokens, part
+        )
 
     def submit(self, request: Request, call: Call) -> None:
         self.calls[request.request_id] = call
@@ -71,9 +70,13 @@ class VirtualLink:
         self._in_flight.routed(request.request_id, request.num_uncached_tokens)
         self._send(partial(self._arrive, request))
 
+    def warm(self, request: Request) -> None:
+        """What nobody asked for, in no credit."""
+        self._send(partial(self._warm, request))
+
     def abort(self, request_id: str) -> None:
-        """Its client has left. It counts until the replica says that it is gone."""
-        del self.calls[request_id]
+        """Nobody waits for it any more. It counts until the replica says that it is gone."""
+        self.calls.pop(request_id, None)
         self._send(partial(self.replica.abort, request_id))
 
     def report(self, backlogs: Sequence[Backlog]) -> None:
@@ -81,6 +84,9 @@ class VirtualLink:
 
     def _send(self, call: Callable[[], None]) -> None:
         self._clock.after(self._delay_s, call)
+
+    def _warm(self, request: Request) -> None:
+        self.replica.submit(self._gateway_id, request)
 
     def _arrive(self, request: Request) -> None:
         is_accepted = self.replica.submit(self._gateway_id, request)
@@ -100,6 +106,7 @@ class VirtualLink:
         if isinstance(message, Hello):
             self._hello = message
             self.balance = Balance(message.max_num_batched_tokens)
+            self._on_hello(self)
             return
         self.counters = message.counters
         self._is_leaving = message.is_leaving

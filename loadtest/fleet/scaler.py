@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cluster.autoscaling.demand import Demand
 from cluster.autoscaling.policy import Decision, FleetView
@@ -38,3 +38,33 @@ class Reactive:
             self._over_since = None
             return Decision(fleet.target + 1, f"{there} requests")
         return Decision(fleet.target, "enough")
+
+
+class Unaware:
+    """The baseline where the cold start matters: told that a replica serves as soon as it is ordered."""
+
+    def __init__(self, scaler: Scaler) -> None:
+        self._scaler = scaler
+
+    def decide(self, now: float, demand: Demand, fleet: FleetView) -> Decision:
+        return self._scaler.decide(now, demand, fleet._replace(cold_start_s=0.0))
+
+
+class Order(NamedTuple):
+    at: float
+    before: int
+    target: int
+
+
+class Recorded:
+    """Owns what another one ordered in a run."""
+
+    def __init__(self, scaler: Scaler) -> None:
+        self.orders: list[Order] = []
+        self._scaler = scaler
+
+    def decide(self, now: float, demand: Demand, fleet: FleetView) -> Decision:
+        decision = self._scaler.decide(now, demand, fleet)
+        if decision.target != fleet.target:
+            self.orders.append(Order(now, fleet.target, decision.target))
+        return decision

@@ -11,8 +11,10 @@ NAMES = (
     "free-burst",
     "launch-day",
     "launch-day-mild",
+    "ramp",
     "long-against-short",
     "two-gateways",
+    "new-replica",
 )
 
 

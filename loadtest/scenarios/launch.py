@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from cluster.autoscaling.capacity import CapacityEstimate
 from cluster.autoscaling.policy import Autoscaler, ScaleLimits
-from engine.config import EngineConfig
-from loadtest.fleet.call import Customer
 from loadtest.fleet.config import FleetConfig
-from loadtest.fleet.curve import Curve
 from loadtest.fleet.figures import good_share, honesty, rejected, wait_error_s
 from loadtest.fleet.fleet import VirtualFleet
-from loadtest.fleet.line import FirstCome
-from loadtest.fleet.prompts import Prompts
 from loadtest.fleet.run import FleetRun
 from loadtest.fleet.scaler import Reactive
-from loadtest.fleet.traffic import ClosedLoop, OpenLoop, Stage
+from loadtest.fleet.traffic import OpenLoop, Stage
 from loadtest.fleet.windows import WIDTH_S, Window, windows
+from loadtest.scenarios.growing import (
+    ANSWER_S,
+    ENGINE,
+    STEP,
+    TIMEOUT_S,
+    cold_start,
+    curves,
+    prompts,
+    rate_per_tenant,
+    tokens_per_s_per_replica,
+)
 from loadtest.scenarios.scenario import Bound, OnTime, Outcome, Scenario
 from loadtest.slo import Slo
-from loadtest.studies.virtual_engine import StepTime
 
-SLO = Slo(ttft_ms=12_000.0, e2e_ms=30_000.0)
-"""The class's deadline, which is for its turn in the queue, and eight of these steps."""
-TIMEOUT_S = 30.0
-"""Clients hang up then, and try again twice."""
-NUM_TENANTS = 4
-PROMPT_TOKENS, OUTPUT_TOKENS = 100, 8
+SLO = Slo(ttft_ms=10_000.0, e2e_ms=30_000.0)
+"""The class's deadline, and as long as clients wait."""
 QUIET_S = 18.0
 HEADROOM = 1.2
-ENGINE = EngineConfig(num_blocks=401, max_model_len=2048, max_num_seqs=6, max_num_batched_tokens=256)
-STEP = StepTime(base_s=0.25, token_s=0.000_01)
-"""One step stands for several: what a request takes in seconds is right, and a run has fewer steps."""
-ANSWER_S = OUTPUT_TOKENS * STEP.base_s
-"""That nothing delays; figures are of the time from the first such answers on."""
 ENOUGH = 0.95
 """Of what is offered: what goes on into the next window is not good yet."""
 
@@ -76,7 +71,7 @@ class Launch:
             num_replicas=self.tested,
             step_time=STEP,
             scaler=lambda: Autoscaler(limits, CapacityEstimate(tokens_per_s_per_replica())),
-            cold_start_s=_stages(self.cold_start_s),
+            cold_start_s=cold_start(self.cold_start_s),
             seed=seed,
         )
 
@@ -89,13 +84,11 @@ class Launch:
 
     def measure(self, config: FleetConfig, on_time: OnTime) -> Outcome:
         fleet = VirtualFleet(config, on_time=on_time)
-        for prompts in _prompts(config.seed):
-            per_replica = tokens_per_s_per_replica() / (PROMPT_TOKENS + OUTPUT_TOKENS) / NUM_TENANTS
-            fleet.add(
-                OpenLoop(prompts, [Stage(per_replica, QUIET_S), Stage(self.hit * per_replica, self.lasts_s)])
-            )
+        quiet, hit = Stage(rate_per_tenant(), QUIET_S), Stage(self.hit * rate_per_tenant(), self.lasts_s)
+        for one in prompts(config.seed):
+            fleet.add(OpenLoop(one, [quiet, hit]))
         run = fleet.run(until=QUIET_S + self.lasts_s + TIMEOUT_S)  # all first tries have ended then
-        return Outcome(self._figures(run), rejected(run.calls), _curves(self._windows(run)))
+        return Outcome(self._figures(run), rejected(run.calls), curves(self._windows(run)))
 
     def _windows(self, run: FleetRun, width_s: float = WIDTH_S) -> list[Window]:
         """While the load lasts."""
@@ -117,36 +110,6 @@ class Launch:
         }
 
 
-def _stages(total_s: float) -> dict[str, float]:
-    parts = {"node": 0.3, "import": 0.1, "weights": 0.4, "KV pool": 0.02, "warm-up": 0.1, "golden": 0.06}
-    return {stage: part * total_s for stage, part in parts.items()} | {"join": 0.02 * total_s}
-
-
-def _prompts(seed: int) -> list[Prompts]:
-    return [
-        Prompts(
-            Customer(f"tenant-{number}", weight=4),
-            seed,
-            own_tokens=(PROMPT_TOKENS, PROMPT_TOKENS),
-            output_tokens=(OUTPUT_TOKENS, OUTPUT_TOKENS),
-            timeout_s=TIMEOUT_S,
-        )
-        for number in range(NUM_TENANTS)
-    ]
-
-
-@cache
-def tokens_per_s_per_replica() -> float:
-    """Of service: measured on one replica that always has more to do."""
-    config = FleetConfig(ENGINE, num_replicas=1, step_time=STEP, ramp_s=0.0, line=FirstCome)
-    fleet = VirtualFleet(config, max_retries=0)
-    sources = _prompts(seed=0)
-    fleet.add(ClosedLoop(lambda number: sources[number % NUM_TENANTS].make(number), 3 * ENGINE.max_num_seqs))
-    run = fleet.run(until=100.0)
-    steady = windows(run, Slo(), tokens_per_s_per_replica=1.0)[2:]
-    return sum(one.good for one in steady) / len(steady)
-
-
 def _least_of_best(hit: list[Window]) -> float:
     """The least that a window had of the best one before it, or of what was offered if that was less."""
     best, least = 0.0, 1.0
@@ -166,12 +129,3 @@ def _recovery_s(seconds: list[Window]) -> float | None:
         if sum(one.good for one in ten) < ENOUGH * sum(one.offered for one in ten):
             recovered_at = begin + 1.0
     return None if recovered_at > len(seconds) - num else recovered_at - QUIET_S
-
-
-def _curves(rows: list[Window]) -> dict[str, Curve]:
-    at = [one.begin_s for one in rows]
-    return {
-        "offered": Curve(at, [one.offered for one in rows]),
-        "capacity": Curve(at, [one.capacity for one in rows]),
-        "goodput": Curve(at, [one.good for one in rows]),
-    }

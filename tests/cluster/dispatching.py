@@ -8,8 +8,10 @@ from random import Random
 from cluster.chooser import Chooser
 from cluster.dispatcher import Dispatcher
 from cluster.fleet_watch import FleetWatch
+from cluster.hot_prefixes import HotPrefixes
 from cluster.links import Links
 from cluster.policies import routing_policy
+from cluster.prompt_chains import PromptChains
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.wait_estimate import WaitEstimator
@@ -52,4 +54,5 @@ class Dispatching:
         watch = FleetWatch(self.queue, links, clock, next_replica_s)
         self.room = WaitingRoom(self.queue, links.with_credit, watch, clock, self.seen)
         chooser = Chooser(links, routing_policy("token-load"), rng, clock)
-        self.dispatcher = Dispatcher(links, chooser, self.room, clock, on_poisonous)
+        self.hot = HotPrefixes[PromptChains]()
+        self.dispatcher = Dispatcher(links, chooser, self.room, clock, self.hot, on_poisonous)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from cluster.admission import Admitted, Lookup
 from cluster.api.errors import ApiError
-from cluster.credit import Credit
+from cluster.credit import Credit, Wanted
 from cluster.generation import GenerationRequest
 from cluster.link import Abort, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
 from cluster.links import Links
@@ -156,8 +156,8 @@ class LinkRig:
     def candidates(self) -> set[str]:
         return {load.replica_id for load in self.links.candidates()}
 
-    def with_credit(self, num_uncached_tokens: int | None = None) -> set[str]:
-        return {load.replica_id for load in self.links.with_credit(num_uncached_tokens)}
+    def with_credit(self, wanted: Wanted | None = None) -> set[str]:
+        return {load.replica_id for load in self.links.with_credit(wanted)}
 
 
 class OpenDoor:

@@ -92,6 +92,7 @@ class Rig(LinkRig):
             self.observer,
             self.running,
             demand=self.demand,
+            clock=lambda: self.now,
         )
 
     async def open(self, *replica_ids: str) -> Rig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +13,9 @@ from cluster.cluster_generation import ClusterGeneration
 from cluster.credit import Credit
 from cluster.fleet_watch import FleetWatch
 from cluster.links import Links
-from cluster.routing import ReplicaLoad
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.gateway_queue import GatewayQueue
-from cluster.waiting_room import WaitingRoom
+from cluster.waiting_room import WaitingRoom, WithCredit
 from tests.cluster.dispatching import SeenWaiting
 from tests.cluster.fake_replica import settle
 from tests.cluster.generator_rig import Rig, account_of
@@ -83,7 +82,7 @@ async def is_empty(rig: Rig) -> bool:
 
 def a_room(
     queue: GatewayQueue,
-    with_credit: Callable[[int], Sequence[ReplicaLoad]],
+    with_credit: WithCredit,
     links: Links,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> WaitingRoom:

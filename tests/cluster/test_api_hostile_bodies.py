@@ -1,4 +1,4 @@
-"""Ten thousand bodies that nobody means well with: never a 5xx, never slow, never more memory."""
+"""Thousands of bodies that nobody means well with: never a 5xx, never slow, never more memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from random import Random
 from typing import Any
 
 import psutil
+import pytest
 
 from cluster.api.openai_fields import HARMLESS, NEUTRAL
 from cluster.api.types import MAX_N, ChatCompletionRequest, CompletionRequest
 from tests.cluster.fakes import FakeGateway, say
 from tests.cluster.test_api_bodies import CHAT, NOT_JSON, TEXT, TOO_MUCH, chat, text
 
-NUM_BODIES = 10_000
 MIB = 2**20
 NAMES = sorted(
     {
@@ -142,7 +142,8 @@ async def answer(gateway: FakeGateway, path: str, body: bytes) -> int:
     return call.status
 
 
-async def test_none_of_them_makes_the_server_fail_slow_or_fat(gateway: FakeGateway) -> None:
+@pytest.mark.parametrize("num_bodies", [3_000, pytest.param(10_000, marks=pytest.mark.soak)])
+async def test_none_of_them_makes_the_server_fail_slow_or_fat(gateway: FakeGateway, num_bodies: int) -> None:
     gateway.generator.script = [one for sibling in range(MAX_N) for one in say("a", sibling=sibling)]
     random = Random(0)
     process = psutil.Process()
@@ -150,11 +151,11 @@ async def test_none_of_them_makes_the_server_fail_slow_or_fat(gateway: FakeGatew
         await answer(gateway, CHAT, body)
     rss = process.memory_info().rss
     statuses: list[int] = []
-    for number in range(NUM_BODIES):
+    for number in range(num_bodies):
         path, body = random.choice(GOOD)
         kind = KINDS[number % len(KINDS)]
         statuses.append(await answer(gateway, random.choice([path, path, CHAT, TEXT]), kind(random, body)))
         gateway.generator.requests.clear()
     assert process.memory_info().rss - rss < 64 * MIB
-    assert statuses.count(400) > NUM_BODIES * 0.8
-    assert statuses.count(200) > 100, "some mutations leave a good body"
+    assert statuses.count(400) > num_bodies * 0.8
+    assert statuses.count(200) > num_bodies * 0.01, "some mutations leave a good body"

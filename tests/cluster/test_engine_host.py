@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 from msgspec import structs
 
+from cluster.admission_windows import DIVIDED_EVERY_S
 from cluster.backlog import Backlog
 from cluster.credit import Credit
 from cluster.engine_host import EngineDead, EngineHost
@@ -47,7 +48,7 @@ class GatedTape(TapeExecutor):
             raise self.failure
         return super().submit(plan)
 
-    def open(self, steps: int = 1_000_000) -> None:
+    def open(self, steps: int = 10_000) -> None:
         self.gate.release(steps)
 
 
@@ -245,7 +246,12 @@ async def test_a_gateway_without_a_stream_is_refused_before_and_after(rig: Rig) 
 class TestCredit:
     """The windows of the hello's replica: 256 tokens a step and 32 seats, at their full size at once."""
 
-    FULL, HALF = Credit(513, 37), Credit(257, 19)
+    FULL, HALF = Credit(641, 41), Credit(321, 21)
+
+    @pytest.fixture(autouse=True)
+    def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An idle engine looks at its windows as often as they are divided."""
+        monkeypatch.setattr("cluster.engine_host.IDLE_CHECK_S", DIVIDED_EVERY_S)
 
     @staticmethod
     async def window(stream: Stream, expected: Credit) -> None:
@@ -269,7 +275,7 @@ class TestCredit:
         await self.window(first, self.HALF)
         await self.window(second, self.HALF)
         rig.host.report("h", Report((Backlog("flood", 100_000, 1000),)))
-        await self.window(second, Credit(513, 37))
+        await self.window(second, Credit(641, 41))
 
     async def test_of_a_gateway_that_left_is_the_others(self, rig: Rig) -> None:
         first = await rig.attach("g")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 from cluster.fair_policy import FairShare
+from cluster.generation import WARMING
 from engine.policy import Service
 from engine.request import Flow
 from tenants.batch_floor import MAX_OUTPUT_DEBT
@@ -182,3 +183,34 @@ class TestTheVictim:
         young = replace(cheap, request_id="young", arrival_order=cheap.arrival_order + 1)
         assert FairShare().victim([dear, cheap]) == cheap
         assert FairShare().victim([young, dear, cheap]) == young
+
+
+class TestWhatNobodyAskedFor:
+    def test_goes_last_as_it_came_whatever_batch_is_owed(self) -> None:
+        warm = [a_request(f"w{n}", Flow(), priority=WARMING) for n in (1, 2)]
+        batch, interactive = a_request("b", A, priority=1), a_request("i", B)
+        policy = policy_of(*warm, batch, interactive)
+        assert order(policy, *warm, batch, interactive) == "i b w1 w2"
+        policy.served(interactive, Service(num_uncached_tokens=1000))
+        assert order(policy, *warm, batch, interactive) == "b i w1 w2"
+
+    def test_counts_in_no_share_and_no_floor(self) -> None:
+        warm = a_request("w", A, priority=WARMING)
+        batch = a_request("a", A, priority=1), a_request("b", B, priority=1)
+        interactive = a_request("i", A)
+        policy, alike = policy_of(warm, *batch, interactive), policy_of(*batch, interactive)
+        for one in (policy, alike):
+            assert order(one, *batch, interactive) == "i a b", "both classes wait"
+        for _ in range(100):
+            policy.served(warm, Service(1000, 1000, 1))
+        assert order(policy, *batch, interactive) == order(alike, *batch, interactive)
+        policy.left(warm)
+        policy.served(interactive, Service(num_uncached_tokens=20))
+        alike.served(interactive, Service(num_uncached_tokens=20))
+        assert order(policy, *batch, interactive) == order(alike, *batch, interactive) == "a i b"
+
+    def test_makes_room_first_and_is_background(self) -> None:
+        warm, batch = a_request("w", priority=WARMING), a_request("b", priority=1)
+        policy = policy_of(warm, batch)
+        assert policy.victim([batch, warm]) is warm
+        assert (policy.is_background(warm), policy.is_background(batch)) == (True, False)

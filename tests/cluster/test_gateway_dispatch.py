@@ -27,6 +27,16 @@ async def test_its_gauges_are_all_there_from_the_start_and_zero() -> None:
     await rig.links.close()
 
 
+async def test_what_was_warmed_is_counted_from_the_start_as_many_prefixes_as_are_set() -> None:
+    rig, telemetry = LinkRig(), Telemetry(dict)
+    dispatch = GatewayDispatch(rig.links, ServeSettings(warm_prefixes=3), telemetry, lambda: None)
+    for name in ("warming_requests", "warmed_tokens"):
+        assert telemetry.registry.get_sample_value(f"headrace_{name}_total") == 0, name
+    assert dispatch.warming._plans._num_prefixes == 3
+    await dispatch.close()
+    await rig.links.close()
+
+
 async def test_a_start_is_expected_while_the_launcher_says_so() -> None:
     rig = LinkRig()
     until: list[float | None] = [None, 12.0]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from random import Random
 
 from cluster.served_elsewhere import FlowService
 from cluster.waiting.config import WaitingConfig
+from cluster.waiting.first_tokens import NUM_SEEN
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.wait_estimate import WaitEstimator
 from tenants.fair_queue import Share
 from tests.cluster.queue_builders import FLEET, SEATS, SECOND, a_queue, fill, refused
 from tests.cluster.waiting_rig import BATCH, FREE, PAID, an_arrival
+
+
+def learn_after_turn(queue: GatewayQueue, seconds: float) -> None:
+    """From a turn to the first token."""
+    for _ in range(NUM_SEEN):
+        queue.estimator.first_token_came(PAID, 0, seconds)
 
 
 class TestDeadlines:
@@ -28,23 +37,61 @@ class TestDeadlines:
         refused(queue, an_arrival("hurried", Share("other", 4, "interactive"), SECOND, timeout_s=0.5))
 
     def test_expired_work_never_gets_its_turn_and_is_told_once(self) -> None:
+        """Each of them needs a second for its prompt, and is to have its first token within ten."""
         queue = a_queue()
         ids = fill(queue, PAID, 3)
-        assert queue.next_deadline() == 10.0
-        assert queue.next(9.9) is not None
-        assert queue.next(10.0) is None
-        assert queue.next_deadline() < 10.0  # type: ignore[operator]
-        assert (queue.expire(10.0), queue.expire(10.0)) == (ids[1:], [])
+        assert queue.next_deadline() == 9.0
+        assert queue.next(8.9) is not None
+        assert queue.next(9.0) is None
+        assert queue.next_deadline() < 9.0  # type: ignore[operator]
+        assert (queue.expire(9.0), queue.expire(9.0)) == (ids[1:], [])
         assert (len(queue), queue.next_deadline()) == (0, None)
 
     def test_who_comes_with_no_time_left_is_not_told_to_come_back(self) -> None:
         arrival = an_arrival("r", now=0.0)
         assert refused(a_queue(), arrival, now=10.0) == (503, "deadline_exceeded", None)
 
+    def test_who_had_its_turn_in_time_but_no_first_token_is_turned_away(self) -> None:
+        """Of late these came two seconds after the turn."""
+        told = []
+        for after_turn_s in (0.0, 2.0):
+            queue = a_queue()
+            learn_after_turn(queue, after_turn_s)
+            fill(queue, PAID, 7)
+            told.append(queue.offer(an_arrival("r", PAID, 2 * SECOND), 0.0).refused)
+        assert told[0] is None
+        assert told[1] is not None
+        assert (told[1].status, told[1].code) == (503, "overloaded")
+
+    def test_who_can_have_no_first_token_in_time_any_more_never_gets_its_turn(self) -> None:
+        queue = a_queue()
+        learn_after_turn(queue, 2.0)
+        for number in range(2):
+            assert queue.offer(an_arrival(f"r{number}", PAID, 0), 0.0).refused is None
+        assert queue.next_deadline() == 8.0
+        assert queue.next(7.9) is not None
+        assert queue.next(8.0) is None
+        assert queue.expire(8.0) == ["r1"]
+
+    def test_however_slow_all_was_a_request_that_nobody_is_before_is_let_in(self) -> None:
+        queue = a_queue()
+        learn_after_turn(queue, 60.0)
+        assert queue.offer(an_arrival("r", PAID, 10), 0.0).refused is None
+        assert queue.next_deadline() == 5.0
+
     def test_a_prompt_too_long_for_its_deadline_is_computed_if_nobody_is_before_it(self) -> None:
         queue = a_queue()
         assert queue.offer(an_arrival("long", PAID, 100 * SECOND), 0.0).refused is None
         refused(queue, an_arrival("long, too", PAID, 100 * SECOND))
+
+    def test_what_may_be_cached_of_a_prompt_makes_it_late_only_once_it_was_looked_up(self) -> None:
+        queue = a_queue()
+        fill(queue, PAID, 6)
+        long = an_arrival("long", PAID, 4 * SECOND + 1)
+        assert queue.check(long, 0.0) is None
+        cached = replace(long, uncached_tokens=SECOND, cached_tokens=3 * SECOND + 1)
+        assert deepcopy(queue).offer(cached, 0.0).refused is None
+        refused(queue, long)
 
     def test_predicted_and_actual_waits_are_told(self) -> None:
         told: list[tuple[float, float]] = []
@@ -52,8 +99,8 @@ class TestDeadlines:
         queue.see(Fleet(1, SEATS, SEATS), 0.0)
         fill(queue, PAID, 3)
         assert [queue.next(2.0), queue.left("paid 1")] != [None, False]
-        queue.expire(10.0)
-        assert told == [(0.0, 2.0), (2.0, 10.0)]
+        queue.expire(9.0)
+        assert told == [(0.0, 2.0), (2.0, 9.0)]
 
 
 class TestTurns:
@@ -172,6 +219,21 @@ class TestPromises:
         while len(queue) > 2:
             queue.next(1.0)
         assert queue.offer(an_arrival("fresh", PAID, 10, now=1.0), 1.0).refused is None
+
+    def test_that_were_not_kept_keep_nobody_else_out(self) -> None:
+        """There is room for one more than wait, and half of those who are to come should have come long ago."""
+        queue = a_queue(max_waiting=8)
+        fill(queue, PAID, 8)
+        for number in range(40):
+            refused(queue, an_arrival(f"r{number}", PAID, SECOND))
+        while queue.next(1.0) is not None:
+            pass
+        now = 40.0
+        for number in range(6):
+            back = an_arrival(f"back {number}", PAID, 100, now=now, is_return=True, claim=b"elsewhere")
+            assert queue.offer(back, now).refused is None
+        assert 10 < queue.num_promised < 30
+        assert queue.offer(an_arrival("fresh", PAID, 100, now=now), now).refused is None
 
     def test_are_forgotten_when_nobody_comes(self) -> None:
         queue = a_queue()

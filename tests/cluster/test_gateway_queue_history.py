@@ -13,6 +13,7 @@ from cluster.waiting.arrival import Arrival
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.gateway_queue import GatewayQueue
+from cluster.waiting.replica_rates import COLD_PREFILL_TOKENS_PER_S
 from cluster.waiting.shedding import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, Refused
 from cluster.waiting.wait_estimate import WaitEstimator
 from tenants.fair_queue import Share
@@ -71,8 +72,16 @@ def deeds() -> st.SearchStrategy[list[Deed]]:
 
 class Waiting(NamedTuple):
     arrival: Arrival
+    since_s: float
     held_s: float
     """Seconds without a replica before it came."""
+
+    @property
+    def turn_by_s(self) -> float:
+        """Early enough to prefill its prompt; that takes no more than half of its time."""
+        by_s = self.arrival.first_token_by_s
+        prefill_s = self.arrival.uncached_tokens / COLD_PREFILL_TOKENS_PER_S
+        return by_s - min(prefill_s, (by_s - self.since_s) / 2)
 
 
 class History:
@@ -117,7 +126,7 @@ class History:
 
     def is_late(self, one: Waiting) -> bool:
         served_until_s = self.now - (self.held_s - one.held_s)
-        return self.now >= one.arrival.answer_by_s or served_until_s >= one.arrival.first_token_by_s
+        return self.now >= one.arrival.answer_by_s or served_until_s >= one.turn_by_s
 
     def expire(self) -> None:
         late = {entry_id for entry_id, one in self.waiting.items() if self.is_late(one)}
@@ -159,7 +168,7 @@ class History:
             self.check_told(victim.told)
             self.end(victim.entry_id, "shed")
         if refused is None:
-            self.waiting[entry_id] = Waiting(arrival, self.held_s)
+            self.waiting[entry_id] = Waiting(arrival, self.now, self.held_s)
             self.check_caps(arrival)
         else:
             self.ended[entry_id] = "refused"

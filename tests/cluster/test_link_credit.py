@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cluster.backlog import Backlog
-from cluster.credit import NO_CREDIT, Credit
+from cluster.credit import NO_CREDIT, Credit, Wanted
 from cluster.link import Abort, LinkDown, Report, SubmitReply
 from cluster.served_elsewhere import FlowService
 from cluster.token_inbox import TokenInbox
@@ -86,7 +86,7 @@ async def test_prompts_count_until_they_are_computed(rig: Rig) -> None:
 async def test_a_short_prompt_goes_where_a_long_one_has_to_wait(rig: Rig) -> None:
     await grant(rig, Credit(64, 5))
     await submitted(rig, tokens=1000)
-    assert (rig.with_credit(), rig.with_credit(LONG), rig.with_credit(LONG - 1)) == (set(), set(), {"a"})
+    assert (rig.with_credit(Wanted(LONG)), rig.with_credit(Wanted(LONG - 1))) == (set(), {"a"})
 
 
 async def test_a_replica_that_tells_no_window_has_no_limit(rig: Rig) -> None:

@@ -59,13 +59,13 @@ def watch(
             rates.observe(replica_id, told, start + at)
 
 
-def fleet(num_replicas: int = 1, *, free: int = 0) -> Fleet:
-    return Fleet(num_replicas, num_replicas * SEATS, free)
+def fleet(num_replicas: int = 1, *, free: int = 0, part: float = 1.0) -> Fleet:
+    return Fleet(num_replicas, num_replicas * SEATS, free, part=part)
 
 
 def seen_rates() -> ReplicaRates:
     rates = ReplicaRates()
-    rates.see(fleet())
+    rates.see(fleet(), 0.0)
     return rates
 
 
@@ -147,6 +147,25 @@ class TestPrefillRate:
         assert rates.prefill_tokens_per_s == pytest.approx(5000, rel=0.01)
 
 
+class TestPart:
+    def test_is_the_whole_until_another_one_is_seen(self) -> None:
+        rates = ReplicaRates()
+        assert rates.part == 1.0
+        rates.see(fleet(part=0.25), 7.0)
+        assert rates.part == 0.25
+
+    def test_follows_what_is_seen_by_its_time_constant_however_often_it_is_looked_at(self) -> None:
+        for num_looks in (1, 50):
+            rates = seen_rates()
+            for look in range(1, num_looks + 1):
+                rates.see(fleet(part=0.5), TIME_CONSTANT_S * look / num_looks)
+            assert rates.part == pytest.approx(0.5 + 0.5 * math.exp(-1))
+
+    def test_stays_while_no_replica_is_there(self, rates: ReplicaRates) -> None:
+        rates.see(Fleet(0, 0, 0, part=0.1), 100.0)
+        assert rates.part == 1.0
+
+
 class TestSeats:
     def test_are_held_for_the_cold_time_until_some_have_ended(self, rates: ReplicaRates) -> None:
         assert rates.seat_s == COLD_SEAT_S
@@ -167,7 +186,7 @@ class TestTime:
     def test_of_tokens_is_by_the_rate_of_all_replicas(self, rates: ReplicaRates) -> None:
         assert rates.until_turn_s(Work(8000, 3), fleet(2, free=9)) == 8000 / (2 * COLD_PREFILL_TOKENS_PER_S)
 
-    def test_of_requests_is_by_how_fast_all_seats_are_freed(self, rates: ReplicaRates) -> None:
+    def test_of_seats_is_by_how_fast_all_are_freed(self, rates: ReplicaRates) -> None:
         assert rates.until_turn_s(Work(0, 63), fleet(2)) == 64 * COLD_SEAT_S / (2 * SEATS)
         assert rates.until_turn_s(Work(0, 63), fleet(2, free=60)) == 4 * COLD_SEAT_S / (2 * SEATS)
         assert rates.until_turn_s(Work(0, 63), fleet(2, free=64)) == 0.0
@@ -179,9 +198,17 @@ class TestTime:
 
     def test_without_a_replica_is_that_of_one_as_they_were(self, rates: ReplicaRates) -> None:
         nobody = Fleet(0, 0, 0)
-        rates.see(nobody)
+        rates.see(nobody, 0.0)
         assert rates.until_turn_s(Work(0, 63), nobody) == 64 * COLD_SEAT_S / SEATS
         assert ReplicaRates().until_turn_s(Work(0, 63), nobody) == 64 * COLD_SEAT_S / COLD_SEATS
+
+    def test_is_longer_by_what_other_gateways_have(self) -> None:
+        """Free seats, too, are theirs as well as this one's."""
+        quarter = ReplicaRates()
+        quarter.see(fleet(part=0.25), 0.0)
+        assert quarter.takes_s(Work(8000, 63), fleet()) == 4 * ReplicaRates().takes_s(Work(8000, 63), fleet())
+        for_seats = (63 + 1 - 60 / 4) * COLD_SEAT_S / (2 * SEATS / 4)
+        assert quarter.until_turn_s(Work(0, 63), fleet(2, free=60)) == for_seats
 
     @given(
         tokens=st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)),

@@ -43,6 +43,7 @@ FLEET = FleetConfig(
 EVEN = (1,) * NUM_PROMPTS
 HOT = (76, *EVEN[1:])
 """80 % of the load on one prompt."""
+SOME_AT_ONCE = pytest.mark.parametrize("num_clients", [pytest.param(16, marks=pytest.mark.soak), 32])
 
 
 class Workload(NamedTuple):
@@ -119,13 +120,13 @@ def hit_share(outcome: Outcome, workload: Workload) -> float:
     return outcome.hit_tokens / workload.ideal_hit_tokens
 
 
-@pytest.mark.parametrize("num_clients", [16, 32])
+@SOME_AT_ONCE
 def test_token_load_reaches_nine_tenths_of_an_ideal_placements_hits(num_clients: int) -> None:
     outcome = run("token-load", EVEN, num_clients)
     assert hit_share(outcome, shared_prefixes(EVEN, 800)) >= 0.95
 
 
-@pytest.mark.parametrize("num_clients", [16, 32])
+@SOME_AT_ONCE
 def test_with_one_prompt_hot_token_load_is_balanced_and_still_hits(num_clients: int) -> None:
     outcome, affinity = run("token-load", HOT, num_clients), run("affinity", HOT, 32)
     assert outcome.max_over_mean <= 1.35

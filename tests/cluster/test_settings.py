@@ -63,6 +63,7 @@ def test_every_field_has_a_flag_and_a_help_text() -> None:
         (["--kv-memory", "1"], "--kv-memory"),
         (["--max-num-seqs", "64", "--max-num-batched-tokens", "32"], "max_num_batched_tokens"),
         (["--log-level", "loud"], "--log-level"),
+        (["--warm-prefixes", "65"], "--warm-prefixes"),
         (["--kv-cache-dtype", "float16"], "--kv-cache-dtype"),
         (["--deterministic", "--dtype", "bfloat16"], "--dtype float32 or auto"),
         (["--deterministic", "--dtype", "bfloat16"], "--deterministic"),

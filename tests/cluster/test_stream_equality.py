@@ -1,4 +1,4 @@
-"""A stream, joined, is the answer that is not streamed, and both are what the tape says: 5,000 tapes."""
+"""A stream, joined, is the answer that is not streamed, and both are what the tape says: of many tapes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import pytest
+
 from engine.request import TokenLogprobs
 from engine.tape import TapeSpec, prompt_hash
 from engine.tokenizer import ByteTokenizer
@@ -17,7 +19,6 @@ from tests.builders_text import num_tokens_to_stop, whole_text
 from tests.cluster.fakes import Call
 from tests.cluster.in_process import InProcess, in_process
 
-NUM_TAPES = 5000
 BATCH = 100
 MAX_N = 3
 PIECES = [*'abcEND \n"', "한", "국", "é", "e\u0301", "😀", "🇩🇪", "👩‍👩‍👧", "\ufffd"]
@@ -206,13 +207,14 @@ async def ask(gateway: InProcess, case: Case) -> tuple[Call, Call]:
     return await asyncio.gather(whole, gateway.post(case.path, body))
 
 
-async def test_a_stream_joined_is_the_whole_answer() -> None:
+@pytest.mark.parametrize("num_tapes", [1000, pytest.param(5000, marks=pytest.mark.soak)])
+async def test_a_stream_joined_is_the_whole_answer(num_tapes: int) -> None:
     random = Random(0)
-    cases = [make_case(random, number) for number in range(NUM_TAPES)]
+    cases = [make_case(random, number) for number in range(num_tapes)]
     for case in cases:
         case.body["stream_options"] = {"include_usage": random.random() < 0.5}
     async with in_process(specs_of(cases)) as gateway:
-        for start in range(0, NUM_TAPES, BATCH):
+        for start in range(0, num_tapes, BATCH):
             gateway.link.chunk = 1 + start // BATCH % 4
             batch = cases[start : start + BATCH]
             calls = await asyncio.gather(*(ask(gateway, case) for case in batch))

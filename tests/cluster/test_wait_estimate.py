@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.waiting.first_tokens import COLD_S, NUM_LATER, NUM_SEEN, FirstTokens
 from cluster.waiting.fleet import Fleet
-from cluster.waiting.replica_rates import COLD_PREFILL_TOKENS_PER_S
+from cluster.waiting.replica_rates import COLD_PREFILL_TOKENS_PER_S, COLD_SEAT_S
 from cluster.waiting.rivals import FORGOTTEN_S, MOST, Rivals
 from cluster.waiting.slowdown import LEAST_S, TIME_CONSTANT_S, Slowdown
 from cluster.waiting.slowdown import MOST as MOST_SLOWDOWN
@@ -78,6 +79,92 @@ class TestWait:
             estimator.told(FREE, Wait(8.0, 8.0, 8.0), 12.0, 10.0)
         assert estimator.wait(line, FREE, fleet(), 10.0).drain_s == pytest.approx(3 * 4, rel=0.1)
         assert estimator.apart_s(Queued("r", FREE, SECOND), fleet(), 10.0) == pytest.approx(3, rel=0.1)
+
+
+    def test_turns_of_requests_with_siblings_are_as_far_apart_as_their_seats_take(
+        self, estimator: WaitEstimator
+    ) -> None:
+        apart = [estimator.apart_s(Queued("r", PAID, 1, num_siblings=n), fleet(), 0.0) for n in (1, 8)]
+        assert apart[1] == 8 * apart[0] > 0
+
+    def test_siblings_take_a_seat_each_of_those_who_wait_behind(self, estimator: WaitEstimator) -> None:
+        waits = []
+        for num_siblings in (1, 8):
+            line = FairQueue()
+            for number in range(10):
+                line.push(Queued(f"r{number}", PAID, 1, num_siblings=num_siblings))
+            waits.append(estimator.wait(line, PAID, Fleet(1, 16, 0), 0.0).line_s)
+        assert waits == [(10 + 1) * COLD_SEAT_S / 16, (80 + 1) * COLD_SEAT_S / 16]
+
+    def test_siblings_are_taken_of_others_time(self, estimator: WaitEstimator) -> None:
+        for tick in range(300):
+            estimator.took(Queued("r", PAID, 1, num_siblings=8), Fleet(1, 1600, 0), 0.1 * tick)
+        assert estimator.wait(a_line(FREE, 4), FREE, fleet(), 30.0).line_s == pytest.approx(
+            4 / (1 - 10 * 8 * COLD_SEAT_S / 1600), rel=0.05
+        )
+
+
+class TestTurnBy:
+    @staticmethod
+    def turn_by_s(estimator: WaitEstimator, share: Share, tokens: int, by_s: float = 110.0) -> float:
+        return estimator.turn_by_s(Queued("r", share, tokens), by_s, 100.0)
+
+    def test_leaves_time_for_its_own_prefill(self, estimator: WaitEstimator) -> None:
+        assert self.turn_by_s(estimator, PAID, 3 * SECOND) == 107.0
+
+    def test_leaves_as_much_besides_as_first_tokens_took_of_late(self, estimator: WaitEstimator) -> None:
+        """Of a prompt of two seconds it came three seconds after the turn: one is for those before it."""
+        for _ in range(NUM_LATER + 1):
+            estimator.first_token_came(PAID, 2 * SECOND, 3.0)
+        assert self.turn_by_s(estimator, PAID, 3 * SECOND) == 106.0
+        assert self.turn_by_s(estimator, FREE, 0) == 109.0
+
+    def test_of_interactive_requests_is_not_that_of_batch(self, estimator: WaitEstimator) -> None:
+        """Inside an engine batch waits, and interactive does not."""
+        for _ in range(NUM_SEEN):
+            estimator.first_token_came(BATCH, 0, 4.0)
+        assert [self.turn_by_s(estimator, share, 0) for share in (PAID, BATCH)] == [110.0, 106.0]
+
+    def test_leaves_half_of_the_time_for_waiting(self, estimator: WaitEstimator) -> None:
+        assert self.turn_by_s(estimator, PAID, 100 * SECOND) == 105.0
+        for _ in range(NUM_SEEN):
+            estimator.first_token_came(PAID, 0, 60.0)
+        assert self.turn_by_s(estimator, PAID, 0) == 105.0
+
+    @pytest.mark.parametrize("by_s", [100.0, 90.0])
+    def test_is_over_if_the_time_is(self, estimator: WaitEstimator, by_s: float) -> None:
+        assert self.turn_by_s(estimator, PAID, SECOND, by_s) <= 100.0
+
+
+class TestFirstTokens:
+    def test_come_at_once_until_some_did_not(self) -> None:
+        assert FirstTokens().most_s == COLD_S == 0.0
+
+    def test_nearly_all_took_no_longer_than_what_is_reckoned_with(self) -> None:
+        first_tokens = FirstTokens()
+        for seconds in range(1, NUM_SEEN + 1):
+            first_tokens.came(float(seconds))
+        assert first_tokens.most_s == NUM_SEEN - NUM_LATER
+
+    def test_few_that_came_late_count_for_nobody_else(self) -> None:
+        first_tokens = FirstTokens()
+        for number in range(10 * NUM_SEEN):
+            first_tokens.came(60.0 if number % NUM_SEEN < NUM_LATER else 1.0)
+        assert first_tokens.most_s == 1.0
+
+    def test_what_was_before_the_last_ones_is_forgotten(self) -> None:
+        first_tokens = FirstTokens()
+        for seconds in (9.0, 0.5):
+            for _ in range(NUM_SEEN):
+                first_tokens.came(seconds)
+        assert first_tokens.most_s == 0.5
+
+    def test_none_came_before_its_turn(self) -> None:
+        """A rate that was measured too low makes prompts look longer than they are."""
+        first_tokens = FirstTokens()
+        for _ in range(NUM_SEEN):
+            first_tokens.came(-1.0)
+        assert first_tokens.most_s == 0.0
 
 
 class TestRivals:

@@ -143,6 +143,35 @@ class TestAClientThatLeaves:
         await grant(rig, 1)
         assert (order(rig), behind.done()) == (["behind"], True)
 
+    async def test_in_its_very_turn_is_charged_nothing(self, rig: Rig) -> None:
+        starting = await begun(rig, "r")
+        for name, tenant_id in (("r1", "acme"), ("other 1", "other"), ("r2", "acme")):
+            await begun(rig, name, tenant_id)
+
+        def let_go_and_leave() -> None:
+            rig.on_credit = rig.dispatching.room.let_go
+            rig.on_credit()
+            starting.cancel()
+
+        rig.on_credit = let_go_and_leave
+        await grant(rig, 1)
+        assert order(rig) == ["r1"]
+        await grant(rig, 2)
+        assert order(rig) == ["r1", "other 1", "r2"]
+
+    async def test_just_before_its_turn_is_charged_nothing(self, rig: Rig) -> None:
+        starting = await begun(rig, "r")
+        for name, tenant_id in (("r1", "acme"), ("other 1", "other")):
+            await begun(rig, name, tenant_id)
+
+        def leave_and_let_go() -> None:
+            starting.cancel()
+            rig.dispatching.room.let_go()
+
+        rig.on_credit = leave_and_let_go
+        await grant(rig, 1)
+        assert order(rig) == ["r1"]
+
     async def test_when_its_time_is_over_and_it_was_not_told_yet_troubles_nobody(self, rig: Rig) -> None:
         late = await begun(rig, "late")
         rig.now = 10.0

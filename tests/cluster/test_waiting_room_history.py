@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -249,6 +250,13 @@ async def run(history: list[Deed]) -> None:
 
 
 @given(deeds())
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_every_request_ends_once_and_nothing_stays_behind(history: list[Deed]) -> None:
+    asyncio.run(run(history))
+
+
+@pytest.mark.soak
+@given(deeds())
+@settings(max_examples=2000)
+def test_so_it_is_in_many_more_histories(history: list[Deed]) -> None:
     asyncio.run(run(history))

@@ -17,6 +17,7 @@ from cluster.waiting.config import WaitingConfig
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.wait_estimate import WaitEstimator
 from engine.request import SamplingParams
+from tenants.queued import Share
 from tests.builders import make_request
 from tests.cluster.fake_replica import row, settle
 from tests.cluster.generator_rig import Rig, tokens
@@ -146,6 +147,34 @@ class TestABrownOut:
         light = await begun(rig, "light", "free", sampling=sampling)
         await grant(rig, 10)
         assert (await light).max_tokens == 300
+
+
+async def test_a_request_that_cannot_be_booked_fails_alone_and_is_charged_nothing(rig: Rig) -> None:
+    loads = [ReplicaLoad("a", 0, 0, 0)]
+    booked: list[str] = []
+    replicas: list[ReplicaLoad] = []
+    room = a_room(
+        GatewayQueue(WaitEstimator(), Random(0), WaitingConfig()), lambda wanted: replicas, rig.links
+    )
+
+    def turn_of(entry_id: str, tenant_id: str) -> asyncio.Task[Booking]:
+        def book(there: Sequence[ReplicaLoad]) -> Booking:
+            if entry_id == "bad":
+                raise KeyError(entry_id)
+            booked.append(entry_id)
+            return Booking("a", make_request(), rig.links)
+
+        share = Share(tenant_id, 1, "interactive")
+        return asyncio.ensure_future(room.turn(an_arrival(entry_id, share), book))
+
+    turns = [turn_of("bad", "acme"), turn_of("good", "acme"), turn_of("other", "other")]
+    await settle()
+    replicas += loads
+    room.let_go()
+    with pytest.raises(KeyError):
+        await turns[0]
+    await asyncio.gather(*turns[1:])
+    assert booked == ["good", "other"]
 
 
 async def test_a_replica_that_falls_silent_within_the_turn_gets_the_one_that_was_promised_to_it() -> None:

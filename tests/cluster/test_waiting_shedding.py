@@ -14,7 +14,15 @@ from cluster.waiting.config import WaitingConfig
 from cluster.waiting.deadline_watch import DeadlineWatch
 from cluster.waiting.expiry_heap import ExpiryHeap
 from cluster.waiting.interactive_line import InteractiveLine
-from cluster.waiting.promises import EARLY_S, GRACE_S, MAX_PROMISES, Promises
+from cluster.waiting.promises import (
+    EARLY_S,
+    GRACE_S,
+    MAX_PROMISES,
+    NOBODY,
+    RETURN_FADES,
+    Expected,
+    Promises,
+)
 from cluster.waiting.shedding import (
     JITTER,
     MAX_RETRY_AFTER_S,
@@ -71,7 +79,7 @@ class TestPromises:
         promises.forget_lapsed(30 + GRACE_S - 0.1)
         assert len(promises) == 1
         promises.forget_lapsed(30 + GRACE_S)
-        assert (len(promises), promises.work_of(PAID)) == (0, Work())
+        assert (len(promises), promises.expected(PAID)) == (0, NOBODY)
 
     def test_is_known_by_tenant_and_claim(self) -> None:
         promises = Promises()
@@ -82,12 +90,12 @@ class TestPromises:
 
     def test_stands_in_line_until_it_is_closed(self) -> None:
         promises = Promises()
-        promises.make(an_arrival("r", tokens=700), place_s=28.0, due_s=30.0)
-        assert promises.work_of(PAID) == Work(700, 1)
+        promises.make(an_arrival("r", tokens=700, num_siblings=3), place_s=28.0, due_s=30.0)
+        assert promises.expected(PAID) == Expected(Work(700, 3), 1)
         promise = promises.of(an_arrival("r"))
         assert promise is not None
         promises.close(promise)
-        assert (len(promises), promises.work_of(PAID)) == (0, Work())
+        assert (len(promises), promises.expected(PAID)) == (0, NOBODY)
         assert promises.of(an_arrival("r")) is None
 
     def test_without_a_claim_the_oldest_of_the_tenant_comes_first(self) -> None:
@@ -109,6 +117,30 @@ class TestPromises:
         assert promises.last_place_s(FREE) == 29.0
         promises.forget_lapsed(31 + GRACE_S)
         assert promises.last_place_s(FREE) == -math.inf
+
+    def test_are_reckoned_with_as_they_were_kept_of_late(self) -> None:
+        """Ten were made, nobody came when the first was due, and the client of the second did."""
+        promises = Promises()
+        for number in range(10):
+            promises.make(an_arrival(str(number), PAID, 100), place_s=float(number), due_s=float(number))
+        promises.make(an_arrival("r", FREE), place_s=20.0, due_s=20.0)
+        promises.forget_lapsed(GRACE_S)
+        kept = 1 - RETURN_FADES
+        part = kept / (kept + 1)
+        assert promises.expected(PAID) == (Work(900 * part, 9 * part), 9 * part)
+        second = promises.of(an_arrival("again", PAID, claim=b"1"))
+        assert second is not None
+        promises.close(second)
+        part = (kept * kept + 1) / (kept * (kept + 1) + 1)
+        assert promises.expected(PAID).num_requests == pytest.approx(8 * part)
+        assert promises.expected(FREE).num_requests == 1
+
+    def test_of_clients_that_never_come_are_hardly_reckoned_with(self) -> None:
+        promises = Promises()
+        for number in range(100):
+            promises.make(an_arrival(str(number), PAID, 100), place_s=float(number), due_s=float(number))
+        promises.forget_lapsed(50 + GRACE_S)
+        assert promises.expected(PAID).num_requests < 0.01 * 49
 
     def test_are_so_many_at_most(self) -> None:
         promises = Promises()
@@ -190,12 +222,13 @@ class TestBrownout:
         line = InteractiveLine()
         assert (line.heaviest, line.work) == (0, Work(0.0, 0))
         entries = [an_arrival(str(n), share, 100).queued for n, share in enumerate((FREE, PAID, FREE, BATCH))]
+        entries[0] = entries[0]._replace(num_siblings=5)
         for entry in entries:
             line.add(entry)
-        assert (line.heaviest, line.work) == (4, Work(300.0, 3))
+        assert (line.heaviest, line.work) == (4, Work(300.0, 7))
         for entry in entries[1:]:
             line.remove(entry)
-        assert (line.heaviest, line.work) == (1, Work(100.0, 1))
+        assert (line.heaviest, line.work) == (1, Work(100.0, 5))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from itertools import count
 
 from cluster.admission_windows import DIVIDED_EVERY_S, AdmissionWindows
 from cluster.backlog import Backlog
-from cluster.credit import Balance
+from cluster.credit import Balance, Wanted
 from cluster.gateway_accounts import GatewayAccounts, News
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.policy import FirstComeFirstServed
@@ -62,6 +62,10 @@ def a_request(
     )
 
 
+def _wanted_by(request: Request) -> Wanted:
+    return Wanted(request.num_uncached_tokens, request.flow.flow_id, request.priority)
+
+
 class VirtualGateway:
     """Owns its queue, first come, first served. `is_limited` tells whether it heeds credit."""
 
@@ -77,7 +81,7 @@ class VirtualGateway:
         self.pump()
 
     def pump(self) -> None:
-        while self.queue and (not self._is_limited or self.balance.has_credit()):
+        while self.queue and (not self._is_limited or self.balance.has_credit(_wanted_by(self.queue[0]))):
             self._cluster.submit(self, self.queue.popleft())
 
     def hear(self, news: News) -> None:

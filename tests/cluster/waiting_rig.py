@@ -115,6 +115,7 @@ class WaitingRig:
         self._order = count()
         self._running: dict[str, Visit] = {}
         self._waiting: dict[str, Visit] = {}
+        self._turn_s: dict[str, float] = {}
 
     def _start(self) -> Scheduler:
         return make_scheduler(
@@ -186,6 +187,7 @@ class WaitingRig:
         for scheduler in self._replicas.values():
             while self._has_credit(scheduler) and (arrival := self.queue.next(self.now)) is not None:
                 visit = self._running[arrival.entry_id] = self._waiting.pop(arrival.entry_id)
+                self._turn_s[arrival.entry_id] = self.now
                 request = make_request(
                     arrival.entry_id,
                     range(visit.number << 10, (visit.number << 10) + visit.ask.prompt_tokens),
@@ -211,6 +213,8 @@ class WaitingRig:
         visit, end = self._running[output.request_id], self.now + STEP_S
         if output.first_output_index == 0:
             self.seen.first_token_s[output.request_id] = end - visit.at
+            after_turn_s = end - self._turn_s.pop(output.request_id)
+            self.estimator.first_token_came(visit.ask.share, visit.ask.prompt_tokens, after_turn_s)
         self.seen.served_tokens[visit.ask.share.tenant_id] += len(output.token_ids)
         self.queue.served(visit.ask.share, len(output.token_ids))
         if output.timing is not None:

@@ -1,4 +1,4 @@
-"""Two clusters for the whole session: one of tapes, whose members may end, and one of the real model."""
+"""A cluster of tapes, whose members may end, for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -41,9 +41,12 @@ TAPES: Tapes = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tape_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Three replicas behind two gateways. Tests that end some of them wait until all are back."""
+    """Three replicas behind two gateways. Tests that end some of them wait until all are back.
+
+    It does not stay for the other folders' tests: a cluster takes a fifth of a processor even when idle.
+    """
     state_dir = tmp_path_factory.mktemp("tape")
     tape = state_dir / "tape.jsonl"
     answers = {prompt: list(text.encode()) for prompt, text in STEADY_TEXTS.items()}
@@ -53,14 +56,5 @@ def tape_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HEADRACE_ALLOW_FAULTS", "1")
         served = Served(state_dir, "--model", f"tape:{tape}?step_ms=5", *options, *sizes)
-    yield served
-    assert served.close() == 0
-
-
-@pytest.fixture(scope="session")
-def model_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    served = Served(
-        tmp_path_factory.mktemp("model"), "--model", "smollm2", "--dtype", "float32", "--kv-memory", "512M"
-    )
     yield served
     assert served.close() == 0

@@ -104,8 +104,8 @@ class Crowd:
         )
 
 
-def p99_ttft_s(records: Sequence[RequestRecord]) -> float:
-    """Of those that were answered."""
-    p99 = percentile([one.ttft_s for one in records if one.ttft_s is not None], 99)
-    assert p99 is not None
-    return p99
+def ttft_s(records: Sequence[RequestRecord], percent: float) -> float:
+    """A percentile of those that were answered."""
+    found = percentile([one.ttft_s for one in records if one.ttft_s is not None], percent)
+    assert found is not None
+    return found

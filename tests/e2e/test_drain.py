@@ -30,9 +30,9 @@ for line in sys.stdin:
 def under_load(served: Served) -> Iterator[None]:
     """Clients have begun before the block, and go on after it."""
     with SteadyLoad(served, STEADY_TEXTS, streams=8, wholes=2) as load:
-        load.wait_for(20)
+        load.wait_for(10)
         yield
-        load.wait_for(20)
+        load.wait_for(10)
 
 
 def replicas(served: Served) -> list[int]:

@@ -34,10 +34,10 @@ def kill_a_replica(served: Served) -> None:
 
 def test_nobody_notices_the_death_of_a_replica_but_by_a_pause(tape_cluster: Served) -> None:
     with SteadyLoad(tape_cluster, STEADY_TEXTS, streams=6, wholes=6) as load:
-        load.wait_for(20)
+        load.wait_for(10)
         kill_a_replica(tape_cluster)
         tape_cluster.wait_for_members("replica", NUM_REPLICAS, CAPACITY_BACK_WITHIN_S)
-        load.wait_for(20)
+        load.wait_for(10)
 
 
 @pytest.mark.soak

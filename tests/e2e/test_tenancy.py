@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import ENDLESS, LONG
-from tests.e2e.served import Served, answered, until
+from tests.e2e.served import Served, answered, open_http, until
 
 WITHIN_S = 1.0
 """Every change is in force on all gateways."""
@@ -31,11 +31,13 @@ class Shop:
         self.operator = served.http(served.admin_key)
         self.administer("POST", "tenants", tenant_id=self.tenant_id, tier="unlimited", overrides=overrides)
         self.key = self.administer("POST", "keys", tenant_id=self.tenant_id)["key"]
+        self._client = open_http(key=self.key)
         gateways = served.members("gateway").values()
         self.urls = [f"http://{target['labels']['direct_address']}" for target in gateways]
         self._in_turn = cycle(self.urls)
 
     def close(self) -> None:
+        self._client.close()
         self.operator.close()
 
     def administer(self, method: str, path: str, **fields: Any) -> dict[str, Any]:
@@ -48,9 +50,8 @@ class Shop:
 
     def ask(self, prompt: str = "x", max_tokens: int = 3, **fields: Any) -> httpx.Response:
         body = {"model": "tape", "prompt": prompt, "max_tokens": max_tokens} | fields
-        headers = {"Authorization": f"Bearer {self.key}"}
         url = f"{next(self._in_turn)}/v1/completions"
-        return answered(lambda: httpx.post(url, json=body, headers=headers, timeout=60))
+        return answered(lambda: self._client.post(url, json=body))
 
     def ask_all_at_once(self, count: int, **fields: Any) -> list[httpx.Response]:
         with ThreadPoolExecutor(32) as pool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -12,14 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.builders import make_config
 from tests.engine.allocator_history import AllocatorHistory
 
-NUM_OPERATIONS = 1_000_000
 CHECK_EACH_OF_THE_FIRST = 100_000
 THEN_EVERY = 50
 SIZES = ((9, 2, True), (17, 3, True), (33, 2, True), (33, 16, True), (13, 2, False))
 """Blocks with the null block, slots in a block, whether prefixes are cached."""
 
 
-def test_a_million_random_operations_equal_the_brute_force_model() -> None:
+@pytest.mark.parametrize("num_operations", [200_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+def test_random_operations_equal_the_brute_force_model(num_operations: int) -> None:
     done: Counter[str] = Counter()
     random = Random(20)
     count = 0
@@ -28,11 +29,11 @@ def test_a_million_random_operations_equal_the_brute_force_model() -> None:
             num_blocks=num_blocks, block_size=block_size, enable_prefix_caching=is_caching, max_num_seqs=32
         )
         history = AllocatorHistory(config)
-        for _ in range(NUM_OPERATIONS // len(SIZES)):
+        for _ in range(num_operations // len(SIZES)):
             history.random_operation(random)
             count += 1
             if (
-                count % (NUM_OPERATIONS // len(SIZES)) < CHECK_EACH_OF_THE_FIRST // len(SIZES)
+                count % (num_operations // len(SIZES)) < CHECK_EACH_OF_THE_FIRST // len(SIZES)
                 or count % THEN_EVERY == 0
             ):
                 history.check()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from loadtest.scenarios.catalogue import find
 from loadtest.scenarios.launch import QUIET_S
 from loadtest.scenarios.scenario import Outcome
@@ -31,7 +33,12 @@ def test_a_burst_of_free_tenants_takes_nothing_from_paying_ones_and_is_shared() 
     assert baseline("free-burst").figures["paid_goodput_share"] < 0.5
 
 
-def test_on_launch_day_replicas_do_what_they_can_until_there_are_enough_and_naively_nothing() -> None:
+def test_on_launch_day_replicas_do_what_they_can_until_there_are_enough() -> None:
+    run("launch-day")
+
+
+@pytest.mark.soak
+def test_on_launch_day_naive_replicas_do_nothing_for_long() -> None:
     outcome, naive = run("launch-day"), baseline("launch-day")
     assert outcome.figures["answered_share"] > 3 * naive.figures["answered_share"]
     during = [
@@ -40,8 +47,10 @@ def test_on_launch_day_replicas_do_what_they_can_until_there_are_enough_and_naiv
     assert max(during) == 0, "all that is computed is for clients who have left"
 
 
-def test_a_milder_launch_day_passes_nearly_unnoticed() -> None:
-    assert run("launch-day-mild").figures["answered_share"] > 0.99
+def test_a_milder_launch_day_passes_nearly_unnoticed_and_naively_takes_half_as_long_again() -> None:
+    outcome, naive = run("launch-day-mild"), baseline("launch-day-mild")
+    assert outcome.figures["answered_share"] > 0.99
+    assert naive.figures["recovery_s"] > 1.4 * outcome.figures["recovery_s"]
 
 
 def test_short_questions_beside_long_prompts_take_three_steps_at_most_and_the_long_ones_all_the_rest() -> (
@@ -54,3 +63,7 @@ def test_a_gateway_that_cannot_reach_redis_serves_on_within_its_share() -> None:
     outcome, whole = run("two-gateways"), baseline("two-gateways")
     assert set(outcome.rejected) == {"429 requests"}
     assert outcome.figures["admitted_of_limit"] > whole.figures["admitted_of_limit"], "or it was never cut"
+
+
+def test_a_new_replica_finds_in_its_cache_what_most_prompts_begin_with() -> None:
+    assert baseline("new-replica").figures["new_hit_rate"] < 0.3 < run("new-replica").figures["new_hit_rate"]

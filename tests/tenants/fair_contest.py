@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tenants.fair_queue import FairQueue, Queued, Share
+from tenants.fair_queue import Charge, FairQueue, Queued, Share
 
 
 class Moment(NamedTuple):
@@ -59,6 +59,11 @@ class Contest:
         queue.charge(running.entry.share, made)
         self._serve(running.entry.share.tenant_id, made)
         return made
+
+    def take_back(self, queue: FairQueue, charge: Charge) -> None:
+        """It got nothing."""
+        queue.refund(charge)
+        self._serve(charge.entry.share.tenant_id, -charge.entry.input_service)
 
     def cancel(self, queue: FairQueue, entry_id: str) -> None:
         queue.remove(entry_id)

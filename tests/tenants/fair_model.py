@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from tenants.batch_floor import MAX_OUTPUT_DEBT
 from tenants.fair_queue import Queued, Share
@@ -16,13 +18,28 @@ def account_of(share: Share) -> Account:
     return (share.service_class, share.tenant_id)
 
 
+@dataclass(eq=False)
+class Credit:
+    """An account's, in tokens of service, not by weight."""
+
+    tokens: Fraction
+    most: Fraction
+    """But for what is taken back."""
+    weight: int
+
+
+class ModelCharge(NamedTuple):
+    entry: Queued
+    credit: Credit | None
+    is_contended: bool
+
+
 class FairQueueModel:
-    """A tenant has the same weight in all its entries. Credit is in tokens of service, not by weight."""
+    """A tenant has the same weight in all its entries."""
 
     def __init__(self, quantum: int) -> None:
         self._quantum = quantum
-        self._credits: dict[Account, Fraction] = {}
-        self._weights: dict[Account, int] = {}
+        self._credits: dict[Account, Credit] = {}
         self._owed = Fraction(0)
         """To batch, in tokens of service."""
         self.waiting: list[Queued] = []
@@ -45,16 +62,28 @@ class FairQueueModel:
         for entry in self.waiting:
             heads.setdefault(account_of(entry.share), entry)
         turn = [head for head in heads.values() if head.share.service_class == self._next_class()]
-        in_credit = [head for head in turn if self._credits[account_of(head.share)] > 0]
+        in_credit = [head for head in turn if self._credits[account_of(head.share)].tokens > 0]
         return min(in_credit, key=self._order, default=None)
 
     def pop(self) -> Queued | None:
         entry = self.peek()
         if entry is not None:
-            self._charge(entry.share, Fraction(entry.uncached_tokens) + Fraction(entry.cached_tokens, 10))
+            self._charge(entry.share, _service(entry))
             self.waiting.remove(entry)
             self._grant()
         return entry
+
+    def charge_of(self, entry: Queued) -> ModelCharge:
+        classes = {one.share.service_class for one in self.waiting} - {entry.share.service_class}
+        return ModelCharge(entry, self._credits.get(account_of(entry.share)), bool(classes))
+
+    def refund(self, charge: ModelCharge) -> None:
+        share, tokens = charge.entry.share, _service(charge.entry)
+        if charge.is_contended:
+            self._owed += -tokens / 20 if share.service_class == "interactive" else tokens * 19 / 20
+        if charge.credit is not None and charge.credit is self._credits.get(account_of(share)):
+            charge.credit.tokens += tokens
+            self._grant()
 
     def charge(self, share: Share, tokens: int) -> None:
         least = min(self._owed, -Fraction(MAX_OUTPUT_DEBT, 20))
@@ -77,8 +106,8 @@ class FairQueueModel:
 
     def _order(self, head: Queued) -> tuple[int, Fraction, int]:
         account = account_of(head.share)
-        credit = self._credits[account] / self._weights[account]
-        return (-head.cached_tokens, -credit, self.waiting.index(head))
+        credit = self._credits[account]
+        return (-head.cached_tokens, -credit.tokens / credit.weight, self.waiting.index(head))
 
     def _next_class(self) -> ServiceClass:
         waiting = {entry.share.service_class for entry in self.waiting}
@@ -87,12 +116,12 @@ class FairQueueModel:
         return "batch" if "batch" in waiting else "interactive"
 
     def _know(self, share: Share) -> None:
-        self._weights[account_of(share)] = share.weight
-        self._credits.setdefault(account_of(share), Fraction(self._quantum * share.weight))
+        most = Fraction(self._quantum * share.weight)
+        self._credits.setdefault(account_of(share), Credit(most, most, share.weight))
 
     def _charge(self, share: Share, tokens: Fraction) -> None:
         self._know(share)
-        self._credits[account_of(share)] -= tokens
+        self._credits[account_of(share)].tokens -= tokens
         is_contended = len({entry.share.service_class for entry in self.waiting}) == 2
         if is_contended:
             self._owed += tokens / 20 if share.service_class == "interactive" else -tokens * 19 / 20
@@ -100,7 +129,10 @@ class FairQueueModel:
             self._owed = min(Fraction(0), self._owed + tokens / 20)
 
     def _grant(self) -> None:
-        """A quantum to all of the class, again and again; nobody ever has more than one."""
+        """A quantum to all of the class, again and again; nobody gets more than one.
+
+        Who does not wait and has a whole one is as good as new.
+        """
         for service_class in ("interactive", "batch"):
             known = [account for account in self._credits if account[0] == service_class]
             waiting = {account_of(entry.share) for entry in self.waiting} & set(known)
@@ -108,7 +140,14 @@ class FairQueueModel:
                 for account in known:
                     del self._credits[account]
                 continue
-            while all(self._credits[account] <= 0 for account in waiting):
+            while all(self._credits[account].tokens <= 0 for account in waiting):
                 for account in known:
-                    most = Fraction(self._quantum * self._weights[account])
-                    self._credits[account] = min(most, self._credits[account] + most)
+                    credit = self._credits[account]
+                    credit.tokens = min(credit.most, credit.tokens + credit.most)
+            for account in set(known) - waiting:
+                if self._credits[account].tokens >= self._credits[account].most:
+                    del self._credits[account]
+
+
+def _service(entry: Queued) -> Fraction:
+    return Fraction(entry.uncached_tokens) + Fraction(entry.cached_tokens, 10)

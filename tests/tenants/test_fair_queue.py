@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenants.fair_queue import FairQueue, Queued
+from tenants.fair_queue import Charge, FairQueue, Queued
 from tenants.service_tokens import service_tokens
 from tenants.tenant_line import TenantLine
 from tests.tenants.fair_builders import a_share, an_entry, popped, pushed
-from tests.tenants.fair_model import FairQueueModel
+from tests.tenants.fair_model import FairQueueModel, ModelCharge
 
 QUANTUM = 256
 
@@ -263,23 +263,36 @@ PUSH = st.tuples(
 POP = st.just(("pop",))
 REMOVE = st.tuples(st.just("remove"), st.integers(0, 40))
 CHARGE = st.tuples(st.just("charge"), st.sampled_from(TENANTS), st.integers(0, 3000))
-OPERATIONS = st.one_of(PUSH, PUSH, PUSH, PUSH, POP, POP, POP, CHARGE, CHARGE, REMOVE)
+REFUND = st.tuples(st.just("refund"), st.integers(0, 40))
+OPERATIONS = st.one_of(PUSH, PUSH, PUSH, PUSH, POP, POP, POP, CHARGE, CHARGE, REMOVE, REFUND)
+
+Charges = list[tuple[Charge, ModelCharge]]
+"""Of those that left, the last one first."""
 
 
-def apply(operation: tuple[Any, ...], number: int, queue: FairQueue, model: FairQueueModel) -> None:
+def apply(
+    operation: tuple[Any, ...], number: int, queue: FairQueue, model: FairQueueModel, charges: Charges
+) -> None:
     match operation:
         case ("push", share, uncached, cached):
             entry = Queued(f"e{number}", share, uncached, cached)
             queue.push(entry)
             model.push(entry)
         case ("pop",):
-            assert queue.pop() == model.pop()
+            entry = queue.pop()
+            assert entry == model.pop()
+            if entry is not None:
+                charges.insert(0, (queue.charge_of(entry), model.charge_of(entry)))
         case ("remove", of):
             entry_id = model.waiting[of % len(model.waiting)].entry_id if model.waiting else "none"
             assert queue.remove(entry_id) == model.remove(entry_id)
         case ("charge", share, tokens):
             queue.charge(share, tokens)
             model.charge(share, tokens)
+        case ("refund", of) if charges:
+            charge, same = charges.pop(of % len(charges))
+            queue.refund(charge)
+            model.refund(same)
 
 
 def assert_alike(queue: FairQueue, model: FairQueueModel) -> None:
@@ -296,10 +309,10 @@ def assert_alike(queue: FairQueue, model: FairQueueModel) -> None:
 
 @given(st.sampled_from([64, 512]), st.lists(OPERATIONS, min_size=20, max_size=80))
 def test_is_what_the_model_says(quantum: int, history: list[tuple[Any, ...]]) -> None:
-    queue, model = FairQueue(quantum), FairQueueModel(quantum)
+    queue, model, charges = FairQueue(quantum), FairQueueModel(quantum), Charges()
     for number, operation in enumerate(history):
-        apply(operation, number, queue, model)
+        apply(operation, number, queue, model, charges)
         assert_alike(queue, model)
     while model.waiting:
-        apply(("pop",), 0, queue, model)
+        apply(("pop",), 0, queue, model, charges)
     assert queue.pop() is None

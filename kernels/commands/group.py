@@ -1,0 +1,20 @@
+"""`headrace kernels …`: the GPU kernels, each by itself."""
+
+from __future__ import annotations
+
+import click
+
+from kernels.commands.audit_command import audit
+from kernels.commands.parity_command import parity
+
+
+@click.group()
+def kernels() -> None:
+    """Prove and measure the GPU kernels, with a GPU or without.
+
+    Example: headrace kernels parity --op rope
+    """
+
+
+for command in (parity, audit):
+    kernels.add_command(command)

@@ -1,0 +1,261 @@
+"""How fast each op can be at best: bytes and floating-point operations by formula, and a GPU's peaks.
+
+    time ≥ max(bytes / bandwidth, products / rate of tensor cores, other work / rate of float32)
+
+Bytes: what has to cross the memory's bus once, each input read once and each output written once. What a
+kernel's programs read again (keys, for each tile of queries) is told apart as `again_bytes`: it comes from
+the L2 cache if it lasts there, else from memory. Products: a multiplication with its addition counts two.
+Other work: an addition, multiplication, comparison, division, root or exponential counts one, in a softmax
+over all keys at once; rescaling tile by tile comes on top. Sequences of a batch are all `max_len` long.
+
+Arguments are those of `kernels/audit/calls.py`. The formulas are held to a reference that counts
+(`tests/kernels/test_roofline.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.gpus import Gpu
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8_e4m3fn": 1}
+QUANTISED = ("int8", "float8_e4m3fn")
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call has to do."""
+
+    bytes_by_part: Mapping[str, int]
+    product_flops: int = 0
+    other_flops: int = 0
+    again_bytes: int = 0
+    dtype: str = "float16"
+    """Of the products' operands."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.bytes_by_part.values())
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a GPU needs at least for some work."""
+
+    seconds: float
+    bound_by: str
+    """memory, tensor cores or other work."""
+    seconds_by_bound: Mapping[str, float]
+
+
+def limit(work: Work, gpu: Gpu) -> Limit:
+    """Raises KeyError for products that the GPU has no tensor cores for."""
+    products = work.product_flops / gpu.rate_of(work.dtype) if work.product_flops else 0.0
+    seconds = {
+        "memory": work.num_bytes / gpu.bandwidth,
+        "tensor cores": 0.0 if work.dtype == "float32" else products,
+        "other work": work.other_flops / gpu.other_flops + (products if work.dtype == "float32" else 0.0),
+    }
+    bound_by = max(seconds, key=lambda name: seconds[name])
+    return Limit(seconds[bound_by], bound_by, seconds)
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """What attention's formulas share."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    cache: str
+
+    def row_bytes(self, rows: int) -> int:
+        """Queries in, outputs out."""
+        return 2 * rows * self.head_dim * ITEM_BYTES[self.dtype]
+
+    def slot_bytes(self, slots: int) -> int:
+        """Keys and values, with their scales."""
+        scales = 2 * 4 if self.cache in QUANTISED else 0
+        return slots * (2 * self.head_dim * ITEM_BYTES[self.cache] + scales)
+
+    def softmax_flops(self, scores: int, rows: int, soft_cap: float | None) -> int:
+        """A score is scaled, compared, subtracted, exponentiated and summed; capped by a tanh and a
+        multiplication; multiplied by its key's and its value's scale. A row is divided by its sum."""
+        a_score = 5 + (2 if soft_cap is not None else 0) + (2 if self.cache in QUANTISED else 0)
+        return a_score * scores + rows * self.head_dim
+
+
+def attention_decode(
+    *, num_seqs: int, num_heads: int, num_kv_heads: int, head_dim: int, max_len: int,
+    dtype: str = "float16", cache: str | None = None, window: int | None = None,
+    soft_cap: float | None = None, num_splits: int | None = None, tile: Any = None,
+) -> Work:  # fmt: skip
+    """Each split writes what it found of every head, and its sum; another kernel reads them. None: one."""
+    heads = _Heads(num_heads, num_kv_heads, head_dim, dtype, cache or dtype)
+    seen = max_len if window is None else min(max_len, window)
+    first_block = (max_len - seen) // BLOCK_SIZE
+    rows, splits = num_seqs * num_heads, num_splits or 1
+    return Work(
+        {
+            "queries and outputs": heads.row_bytes(rows),
+            "keys and values": heads.slot_bytes(num_seqs * num_kv_heads * seen),
+            "tables": 4 * num_seqs * (-(-max_len // BLOCK_SIZE) - first_block + 1),
+            "splits": 2 * 4 * rows * splits * (head_dim + 1) if splits > 1 else 0,
+        },
+        product_flops=4 * rows * seen * head_dim,
+        other_flops=heads.softmax_flops(rows * seen, rows, soft_cap),
+        dtype=dtype,
+    )
+
+
+def attention_prefill(
+    *, num_seqs: int, num_tokens: int, num_heads: int, num_kv_heads: int, head_dim: int, max_len: int,
+    dtype: str = "float16", cache: str | None = None, window: int | None = None,
+    soft_cap: float | None = None, tile: Any = None,
+) -> Work:  # fmt: skip
+    """`num_tokens` queries in all, the last ones of each sequence. A tile has 128 rows if none is given:
+    the heads of a group for some queries."""
+    heads = _Heads(num_heads, num_kv_heads, head_dim, dtype, cache or dtype)
+    queries = num_tokens // num_seqs
+    first = max_len - queries
+    pairs = num_heads * num_seqs * sum(min(first + i + 1, window or max_len) for i in range(queries))
+    slots = num_kv_heads * num_seqs * (max_len - _begin(first, window))
+    rows_a_tile = 128 if tile is None else tile[0]
+    read = _read_by_tiles(first, queries, max(1, rows_a_tile // (num_heads // num_kv_heads)), window)
+    return Work(
+        {
+            "queries and outputs": heads.row_bytes(num_tokens * num_heads),
+            "keys and values": heads.slot_bytes(slots),
+            "tables": 4
+            * (num_seqs * (-(-max_len // BLOCK_SIZE) - _begin(first, window) // BLOCK_SIZE + 2) + 1),
+        },
+        product_flops=4 * pairs * head_dim,
+        other_flops=heads.softmax_flops(pairs, num_tokens * num_heads, soft_cap),
+        again_bytes=heads.slot_bytes(num_kv_heads * num_seqs * read - slots),
+        dtype=dtype,
+    )
+
+
+def attention_flash(
+    *, num_heads: int, num_kv_heads: int, head_dim: int, num_tokens: int, is_causal: bool = True,
+    is_backward: bool = False, dtype: str = "float16", tile: Any = None,
+) -> Work:  # fmt: skip
+    """One sequence, as many queries as keys. Each head reads keys again for each of its tiles of rows (128
+    if none is given), and the heads of a group read the same ones."""
+    heads = _Heads(num_heads, num_kv_heads, head_dim, dtype, dtype)
+    rows, slots = num_heads * num_tokens, num_kv_heads * num_tokens
+    pairs = num_heads * (num_tokens * (num_tokens + 1) // 2 if is_causal else num_tokens**2)
+    if is_backward:
+        return _flash_backward(heads, rows, slots, pairs)
+    rows_a_tile = 128 if tile is None else tile[0]
+    read = _read_by_tiles(0, num_tokens, rows_a_tile, None)
+    if not is_causal:
+        read = -(-num_tokens // rows_a_tile) * num_tokens
+    return Work(
+        {
+            "queries and outputs": heads.row_bytes(rows),
+            "keys and values": heads.slot_bytes(slots),
+            "sums": 4 * rows,
+        },
+        product_flops=4 * pairs * head_dim,
+        other_flops=heads.softmax_flops(pairs, rows, None) + 2 * rows,  # the logarithm of a sum, and the best
+        again_bytes=heads.slot_bytes(num_heads * read - slots),
+        dtype=dtype,
+    )
+
+
+def _flash_backward(heads: _Heads, rows: int, slots: int, pairs: int) -> Work:
+    """Five products a pair of query and key. The kernels, which share nothing, make two of them twice."""
+    item = ITEM_BYTES[heads.dtype]
+    return Work(
+        {
+            "queries and outputs": 4 * rows * heads.head_dim * item,  # q, out and its gradient, q's gradient
+            "keys and values": 4 * slots * heads.head_dim * item,
+            "sums": 4 * rows + 2 * 4 * rows,  # of the softmax; of out · its gradient, written and read
+        },
+        product_flops=10 * pairs * heads.head_dim,
+        other_flops=5 * pairs + (3 * rows + slots) * heads.head_dim,
+        dtype=heads.dtype,
+    )
+
+
+def standard_attention(
+    *, num_heads: int, num_kv_heads: int, head_dim: int, num_tokens: int, dtype: str = "float16"
+) -> Work:
+    """Attention as three operations: scores are written, read, written as weights and read again."""
+    heads = _Heads(num_heads, num_kv_heads, head_dim, dtype, dtype)
+    rows, scores = num_heads * num_tokens, num_heads * num_tokens**2
+    return Work(
+        {
+            "queries and outputs": heads.row_bytes(rows),
+            "keys and values": heads.slot_bytes(num_kv_heads * num_tokens),
+            "scores": 4 * scores * ITEM_BYTES[dtype],
+        },
+        product_flops=4 * scores * head_dim,
+        other_flops=heads.softmax_flops(scores, rows, None),
+        dtype=dtype,
+    )
+
+
+def kv_write(
+    *, num_tokens: int, num_kv_heads: int, head_dim: int, dtype: str = "float16", cache: str | None = None
+) -> Work:
+    """Quantised: the largest of a row is sought and its scale made, each value divided."""
+    rows = 2 * num_tokens * num_kv_heads
+    stored = cache or dtype
+    is_quantised = stored in QUANTISED
+    return Work(
+        {
+            "tokens": rows * head_dim * ITEM_BYTES[dtype],
+            "cache": rows * head_dim * ITEM_BYTES[stored] + (4 * rows if is_quantised else 0),
+            "tables": 8 * num_tokens,
+        },
+        other_flops=rows * (2 * head_dim + 1) if is_quantised else 0,
+        dtype=dtype,
+    )
+
+
+def rms_norm(*, num_tokens: int, hidden: int, dtype: str = "float16", has_residual: bool = False) -> Work:
+    item = ITEM_BYTES[dtype]
+    rows = 4 if has_residual else 2
+    return Work(
+        {"rows": rows * num_tokens * hidden * item, "weights": hidden * item},
+        other_flops=num_tokens * ((5 if has_residual else 4) * hidden + 3),
+        dtype=dtype,
+    )
+
+
+def rope(*, num_tokens: int, num_heads: int, head_dim: int, dtype: str = "float16") -> Work:
+    """Tables are float32; each token stands at a position of its own."""
+    values = num_tokens * num_heads * head_dim
+    tables = num_tokens * (4 * head_dim + 8)
+    return Work(
+        {"rows": 2 * values * ITEM_BYTES[dtype], "tables": tables}, other_flops=3 * values, dtype=dtype
+    )
+
+
+def silu_mul(*, num_tokens: int, inner: int, dtype: str = "float16") -> Work:
+    values = num_tokens * inner
+    return Work({"rows": 3 * values * ITEM_BYTES[dtype]}, other_flops=4 * values, dtype=dtype)
+
+
+WORK: dict[str, Callable[..., Work]] = {
+    function.__name__: function
+    for function in (attention_decode, attention_prefill, attention_flash, kv_write, rms_norm, rope, silu_mul)
+}
+
+
+def _begin(first: int, window: int | None) -> int:
+    """The first key that the query at position `first` sees."""
+    return 0 if window is None else max(0, first - window + 1)
+
+
+def _read_by_tiles(first: int, queries: int, a_tile: int, window: int | None) -> int:
+    """Keys that a head reads, each tile those that its queries see."""
+    starts = range(0, queries, a_tile)
+    ends = (min(start + a_tile, queries) for start in starts)
+    return sum(first + end - _begin(first + start, window) for start, end in zip(starts, ends, strict=True))
