@@ -95,6 +95,8 @@ class GatewayDispatch:
             "gateway_tokens_waiting": self.waiting_tokens,
             "promised_returns": self._queue.num_promised,
             "wait_mean_error_seconds": self._queue.estimator.mean_error_s,
+            "first_token_after_turn_seconds": self._queue.estimator.after_turn_s,
+            "other_gateways_ratio": 1 - self._queue.estimator.rates.part,
             "brownout": self._queue.is_brownout,
         }
 

@@ -24,6 +24,9 @@ GAUGES = {
     "gateway_tokens_waiting": "Prompt tokens of theirs that are not cached",
     "promised_returns": "Clients that were told when to come back, and have not yet",
     "wait_mean_error_seconds": "Actual − foreseen, on the mean of the last waits; above 0: they were longer",
+    "first_token_after_turn_seconds": "Reckoned with between an interactive turn and its first token, beside"
+    " its own prefill",
+    "other_gateways_ratio": "Of what replicas can do, what this gateway thinks is other gateways'",
     "brownout": "1 while answers of batch and of light tiers are shortened lest somebody be turned away",
 }
 

@@ -6,7 +6,7 @@ register and fit into shared memory. Not chosen by speed: they have not been run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -32,6 +32,13 @@ def forward_tile(head_dim: int, dtype: torch.dtype, generation: int) -> Attentio
     return AttentionTile(128, 32, 8, 2) if head_dim <= 128 else AttentionTile(64, 32, 8, 2)
 
 
+def prefill_tile(head_dim: int, dtype: torch.dtype, generation: int) -> AttentionTile:
+    """As forward; where rows are widest a third stage frees what spilled when bytes are widened."""
+    tile = forward_tile(head_dim, dtype, generation)
+    is_widest = head_dim > 128 and generation in (9, 10) and dtype != torch.float32
+    return replace(tile, num_stages=3) if is_widest else tile
+
+
 def backward_tile(head_dim: int, dtype: torch.dtype, generation: int) -> AttentionTile:
     if dtype == torch.float32:
         return _float32_tile(head_dim)
@@ -48,6 +55,4 @@ def generation(device: torch.device) -> int:
 
 def _float32_tile(head_dim: int) -> AttentionTile:
     """Without tensor cores the operands of a product are registers, too."""
-    if head_dim <= 64:
-        return AttentionTile(32, 16, 4, 1)
-    return AttentionTile(16, 16, 4 if head_dim <= 128 else 8, 1)
+    return AttentionTile(16, 16, 4 if head_dim <= 64 else 8, 1)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+FLOPS_A_CYCLE = {"sm_80": 2048, "sm_89": 1024, "sm_90": 4096, "sm_100": 8192}
+"""Of a processor's tensor cores, with operands of 16 bits."""
 TERA = 1e12
 GIGA = 1e9
 
@@ -25,6 +27,11 @@ class Gpu:
     other_flops: float
     """A second, of float32 outside tensor cores."""
     l2_bytes: int
+
+    @property
+    def clock(self) -> float:
+        """Cycles a second at which the rate of products is what the data sheet says."""
+        return self.product_flops["float16"] / (self.processors * FLOPS_A_CYCLE[self.arch])
 
     def rate_of(self, dtype: str) -> float:
         """Of products of `dtype`; float32 keeps its bits and goes without tensor cores."""

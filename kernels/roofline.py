@@ -6,7 +6,8 @@ Bytes: what has to cross the memory's bus once, each input read once and each ou
 kernel's programs read again (keys, for each tile of queries) is told apart as `again_bytes`: it comes from
 the L2 cache if it lasts there, else from memory. Products: a multiplication with its addition counts two.
 Other work: an addition, multiplication, comparison, division, root or exponential counts one, in a softmax
-over all keys at once; rescaling tile by tile comes on top. Sequences of a batch are all `max_len` long.
+over all keys at once; rescaling tile by tile comes on top. Not told apart: exponentials run at an eighth to
+a sixteenth of the other rate. Sequences of a batch are all `max_len` long.
 
 Arguments are those of `kernels/audit/calls.py`. The formulas are held to a reference that counts
 (`tests/kernels/test_roofline.py`).
@@ -125,7 +126,7 @@ def attention_prefill(
     pairs = num_heads * num_seqs * sum(min(first + i + 1, window or max_len) for i in range(queries))
     slots = num_kv_heads * num_seqs * (max_len - _begin(first, window))
     rows_a_tile = 128 if tile is None else tile[0]
-    read = _read_by_tiles(first, queries, max(1, rows_a_tile // (num_heads // num_kv_heads)), window)
+    read = read_by_tiles(first, queries, max(1, rows_a_tile // (num_heads // num_kv_heads)), window)
     return Work(
         {
             "queries and outputs": heads.row_bytes(num_tokens * num_heads),
@@ -152,7 +153,7 @@ def attention_flash(
     if is_backward:
         return _flash_backward(heads, rows, slots, pairs)
     rows_a_tile = 128 if tile is None else tile[0]
-    read = _read_by_tiles(0, num_tokens, rows_a_tile, None)
+    read = read_by_tiles(0, num_tokens, rows_a_tile, None)
     if not is_causal:
         read = -(-num_tokens // rows_a_tile) * num_tokens
     return Work(
@@ -254,7 +255,7 @@ def _begin(first: int, window: int | None) -> int:
     return 0 if window is None else max(0, first - window + 1)
 
 
-def _read_by_tiles(first: int, queries: int, a_tile: int, window: int | None) -> int:
+def read_by_tiles(first: int, queries: int, a_tile: int, window: int | None) -> int:
     """Keys that a head reads, each tile those that its queries see."""
     starts = range(0, queries, a_tile)
     ends = (min(start + a_tile, queries) for start in starts)

@@ -11,14 +11,13 @@ with (the one drawn, or top-p) is told as a near tie; everything else equals the
 
 Three kernels. The first finds the best logit of each group of ids. The second takes from these a bound that
 at least `num_listed` groups reach, lists the candidates that do, and weighs the vocabulary. The third cuts
-and draws within the list; where the list ends too soon or overflowed, it reads the whole row instead, some
-15 times a cut, with the same result.
+and draws within the list. Where that ends too soon or overflowed, it reads the row instead, some 20 times a
+cut, with the same result.
 
 Bytes moved, for R rows of V logits: 8 · R · V, the logits twice; with top-k (greedy rows too) 4 · R · V and
 those tiles that hold a listed candidate once more. Rows with penalties read 5 · V more each time: counts, and
-a bool for the prompt. Groups and list, up to 80 KiB a row, are written and read again, from the L2 cache if
-it lasts. As separate operations a sort alone would write values and ids, 12 · R · V, and softmax, sums and
-masks would read and write them again.
+a bool for the prompt. Groups and list, up to 100 KiB a row, are written and read again. As separate
+operations a sort alone would write values and ids, 12 · R · V; softmax, sums and masks would read them again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -40,7 +38,7 @@ from kernels.float_order import (
     midway,
     reached_by,
     value_of,
-)  # fmt: skip
+)
 from kernels.reference_sampling import GREEDY_BELOW
 from kernels.sample_rows import (
     NOT_FINITE,
@@ -49,8 +47,11 @@ from kernels.sample_rows import (
     Sampled,
     SampleTile,
     Workspace,
+    check_shapes,
+    default_tile,
+    make_sampled,
     make_workspace,
-)  # fmt: skip
+)
 
 _NOT_FINITE = tl.constexpr(NOT_FINITE)
 _GREEDY_BELOW = tl.constexpr(GREEDY_BELOW)
@@ -68,8 +69,6 @@ class _Row(NamedTuple):
     edits: LogitEdits | None  # pointers
     best: tl.tensor
     log_scale: tl.tensor  # log2(e) / temperature
-    V: tl.constexpr
-    IDS: tl.constexpr  # a turn
 
 
 class _Source(NamedTuple):
@@ -116,7 +115,7 @@ def _list_kernel(
     best_key = tl.max(best_of_group, axis=0)
     wanted = tl.where((top_k > 0) & (top_k < LISTED), top_k, LISTED)
     bound = reached_by(best_of_group, wanted, best_key)
-    row = _row(place, logits + place * stride, edits, value_of(best_key), temperature, V, IDS)
+    row = _row(place, logits + place * stride, edits, value_of(best_key), temperature)
 
     # Where top-k cuts, nobody asks for the weight of the vocabulary, and only tiles with candidates are read.
     num_listed = 0
@@ -125,9 +124,9 @@ def _list_kernel(
     for start in range(0, tl.where(is_finite(row.best), V, 0), IDS):
         own = start // GROUP + tl.arange(0, IDS // GROUP)
         best_of_tile = tl.max(tl.load(maxima + own, own < GROUPS, lowest), axis=0)
-        if (top_k == 0) | (best_of_tile >= bound):
+        if (top_k <= 0) | (best_of_tile >= bound):
             ids = start + tl.arange(0, IDS)
-            keys, weights = _weighed(row, ids)
+            keys, weights = _weighed(row, ids, V)
             is_listed = keys >= bound
             weights_of_all += weights
             weights_listed += tl.where(is_listed, weights, 0)
@@ -161,7 +160,7 @@ def _draw_kernel(
     top_p, min_p = tl.load(sampling.top_p + place), tl.load(sampling.min_p + place)
     best_key, bound = tl.load(state).to(key_type), tl.load(state + 1).to(key_type)
     num_listed, weight_listed, total = tl.load(state + 2), tl.load(state + 3), tl.load(state + 4)
-    row = _row(place, logits + place * stride, edits, value_of(best_key), temperature, V, IDS)
+    row = _row(place, logits + place * stride, edits, value_of(best_key), temperature)
     if not is_finite(row.best):
         tl.store(token_ids + place, 0)
         tl.store(outcomes + place, _NOT_FINITE)
@@ -179,45 +178,44 @@ def _draw_kernel(
     if top_k > 0:
         # Past the last one that can be drawn, top-k has nothing to say.
         count = tl.where(bound == lowest_finite_key(key_type), tl.minimum(top_k, num_listed), top_k)
-        source = _reading(listed, num_listed >= count)
-        low, _, _, total = _cut(source, low, best_key, count, True)
+        source = _reading(listed, num_listed >= count, V)
+        low, _, _, total = _cut(source, low, best_key, count, True, V, IDS)
     if top_p < 1.0:
         share = _share(top_p, total)
-        source = _reading(listed, weight_listed >= share)
-        low, _, each, weight = _cut(source, low, best_key, share, False)
+        source = _reading(listed, weight_listed >= share, V)
+        low, _, each, weight = _cut(source, low, best_key, share, False, V, IDS)
         is_near = _is_near(share, weight, each, total)
         total = weight
     floor = _floor(row.best, temperature, min_p)
     if floor > low:
         low = floor
-        total, _ = _weight_from(_reading(listed, floor >= bound), low)
+        total, _ = _weight_from(_reading(listed, floor >= bound, V), low, V, IDS)
 
     # The first candidate whose cumulative weight reaches uniform · total.
     share = _share(_uniform(sampling, place), total)
-    source = _reading(listed, weight_listed >= share)
-    key, rank, each, weight = _cut(source, low, best_key, share, False)
+    source = _reading(listed, weight_listed >= share, V)
+    key, rank, each, weight = _cut(source, low, best_key, share, False, V, IDS)
     is_near = is_near | _is_near(share, weight, each, total)
 
-    tl.store(token_ids + place, _id_of(source, key, rank))
+    tl.store(token_ids + place, _id_of(source, key, rank, V, IDS))
     tl.store(outcomes + place, is_near.to(tl.int8))
 
 
 @triton.jit
-def _cut(source, low, best_key, target, COUNTED: tl.constexpr):
-    """The shortest head of the order whose weight (COUNTED: number of candidates) reaches `target` > 0, which
-    those from the key `low` on do. Returns its last candidate's key, rank among equal ones and weight, and
-    the weight of the head."""
+def _cut(source, low, best_key, target, COUNTED: tl.constexpr, V: tl.constexpr, IDS: tl.constexpr):
+    """The shortest head of the order that reaches `target` > 0 by weight, COUNTED by number; all from `low`
+    on do. Returns the key, the rank among equal ones and the weight of its last one, and its own weight."""
     # From `low` on the target is reached, from `high` on it is not. A turn halves the keys between them, and
     # goes on to the next one that is there.
     high = best_key + 1
     above = tl.full([], 0, tl.int64)
     while low + 1 < high:
         middle = midway(low, high)
-        reached = tl.full([source.row.IDS], 0, tl.int64)
-        higher = tl.full([source.row.IDS], highest_key(low.dtype), low.dtype)
-        lower = tl.full([source.row.IDS], lowest_key(low.dtype), low.dtype)
-        for start in range(0, source.length, source.row.IDS):
-            keys, weights = _candidates(source, start)
+        reached = tl.full([IDS], 0, tl.int64)
+        higher = tl.full([IDS], highest_key(low.dtype), low.dtype)
+        lower = tl.full([IDS], lowest_key(low.dtype), low.dtype)
+        for start in range(0, source.length, IDS):
+            keys, weights = _candidates(source, start, V, IDS)
             is_head = keys >= middle
             reached += tl.where(is_head, 1 if COUNTED else weights, 0)
             higher = tl.minimum(higher, tl.where(is_head, keys, highest_key(low.dtype)))
@@ -228,31 +226,31 @@ def _cut(source, low, best_key, target, COUNTED: tl.constexpr):
         else:
             high = tl.max(lower, axis=0) + 1
             above = amount
-    weight, each = _weight_from(source, low + 1)
+    weight, each = _weight_from(source, low + 1, V, IDS)
     rank = target - above if COUNTED else tl.cdiv(target - above, tl.maximum(each, 1))
     return low, rank, each, weight + rank * each
 
 
 @triton.jit
-def _weight_from(source, key):
+def _weight_from(source, key, V: tl.constexpr, IDS: tl.constexpr):
     """Of all candidates from `key` on together, and of one whose key is the next lower number."""
-    total = tl.full([source.row.IDS], 0, tl.int64)
-    next_one = tl.full([source.row.IDS], 0, tl.int64)
-    for start in range(0, source.length, source.row.IDS):
-        keys, weights = _candidates(source, start)
+    total = tl.full([IDS], 0, tl.int64)
+    next_one = tl.full([IDS], 0, tl.int64)
+    for start in range(0, source.length, IDS):
+        keys, weights = _candidates(source, start, V, IDS)
         total += tl.where(keys >= key, weights, 0)
         next_one = tl.maximum(next_one, tl.where(keys == key - 1, weights, 0))
     return tl.sum(total, axis=0), tl.max(next_one, axis=0)
 
 
 @triton.jit
-def _id_of(source, key, rank):
+def _id_of(source, key, rank, V: tl.constexpr, IDS: tl.constexpr):
     """Among candidates of this key, in the order of ids, the one of rank 1, 2, …"""
     found = tl.full([], 0, tl.int64)
     before = tl.full([], 0, tl.int64)
-    for start in range(0, source.length, source.row.IDS):
-        keys, _ = _candidates(source, start)
-        places = start + tl.arange(0, source.row.IDS)
+    for start in range(0, source.length, IDS):
+        keys, _ = _candidates(source, start, V, IDS)
+        places = start + tl.arange(0, IDS)
         ids = places.to(tl.int32)
         if source.is_listed:
             ids = tl.load(source.ids + places, places < source.length, 0)
@@ -264,34 +262,34 @@ def _id_of(source, key, rank):
 
 
 @triton.jit
-def _candidates(source, start):
+def _candidates(source, start, V: tl.constexpr, IDS: tl.constexpr):
     """Keys and weights of the next candidates; behind the last one the lowest key, and no weight."""
-    places = start + tl.arange(0, source.row.IDS)
+    places = start + tl.arange(0, IDS)
     if source.is_listed:
         is_there = places < source.length
         keys = tl.load(source.keys + places, is_there, lowest_key(source.keys.dtype.element_ty))
         weights = tl.load(source.weights + places, is_there, 0)
     else:
-        keys, weights = _weighed(source.row, places)
+        keys, weights = _weighed(source.row, places, V)
     return keys, weights
 
 
 @triton.jit
-def _reading(listed, is_enough):
+def _reading(listed, is_enough, V: tl.constexpr):
     """The list if it is complete and enough, else the row."""
     is_listed = listed.is_listed & is_enough
-    length = tl.where(is_listed, listed.length, listed.row.V)
+    length = tl.where(is_listed, listed.length, V)
     return _Source(listed.row, is_listed, length, listed.keys, listed.weights, listed.ids)
 
 
 @triton.jit
-def _weighed(row, ids):
+def _weighed(row, ids, V: tl.constexpr):
     """Keys and weights of these ids; beyond the vocabulary the lowest key, and no weight."""
-    values = _values(row.place, row.logits, row.edits, ids, row.V)
+    values = _values(row.place, row.logits, row.edits, ids, V)
     keys = keys_of(values)
     gaps = (values - row.best).to(tl.float32)
     weights = (tl.exp2(gaps * row.log_scale) * _UNITS).to(tl.int64)
-    return tl.where(ids < row.V, keys, lowest_key(keys.dtype)), weights
+    return tl.where(ids < V, keys, lowest_key(keys.dtype)), weights
 
 
 @triton.jit
@@ -316,8 +314,8 @@ def _values(place, logits, edits, ids, V: tl.constexpr):
 
 
 @triton.jit
-def _row(place, logits, edits, best, temperature, V: tl.constexpr, IDS: tl.constexpr):
-    return _Row(place, logits, edits, best, (1.0 / temperature * _LOG2_E).to(tl.float32), V, IDS)
+def _row(place, logits, edits, best, temperature):
+    return _Row(place, logits, edits, best, (1.0 / temperature * _LOG2_E).to(tl.float32))
 
 
 @triton.jit
@@ -365,7 +363,7 @@ def sample(
     edits: LogitEdits | None = None,
     *,
     out: Sampled | None = None,
-    workspace: Workspace | None = None,  # of `make_workspace`, for these shapes and `tile`
+    workspace: Workspace | None = None,  # by `make_workspace`, for such a call
     tile: SampleTile | None = None,
 ) -> Sampled:
     """One token a row, and whether it is sure.
@@ -376,16 +374,12 @@ def sample(
     Raises ValueError for tensors that do not fit.
     """
     num_rows, vocab_size = logits.shape
-    _check(logits, sampling, edits)
+    check_shapes(logits, sampling, edits)
     tile = tile or default_tile(is_edited=edits is not None)
     if out is None:
-        out = Sampled(
-            logits.new_empty(num_rows, dtype=torch.int64), logits.new_empty(num_rows, dtype=torch.int8)
-        )
+        out = make_sampled(num_rows, logits.device)
     if workspace is None:
-        workspace = make_workspace(
-            num_rows, vocab_size, tile, is_edited=edits is not None, device=logits.device
-        )
+        workspace = make_workspace(logits.shape, logits.device, tile, is_edited=edits is not None)
     group = tile.group_size(vocab_size)
     num_groups = triton.cdiv(vocab_size, group)
     # A sum is rounded as written, so that edited logits are the reference's, and ties the same ones.
@@ -404,22 +398,3 @@ def sample(
         V=vocab_size, CAPACITY=tile.capacity, IDS=tile.num_ids, **options,
     )  # fmt: skip
     return out
-
-
-def default_tile(*, is_edited: bool) -> SampleTile:
-    """Float64 takes twice the registers."""
-    return SampleTile(num_ids=1024 if is_edited else 2048)
-
-
-def _check(logits: Tensor, sampling: RowSampling, edits: LogitEdits | None) -> None:
-    num_rows = len(logits)
-    if logits.dtype != torch.float32 or logits.stride(1) != 1:
-        raise ValueError("logits must be float32, and their rows contiguous")
-    for name, tensor in sampling._asdict().items():
-        if tensor.shape != (num_rows,):
-            raise ValueError(f"{name} is not of {num_rows} rows")
-    if edits is not None:
-        for name in ("output_counts", "is_in_prompt"):
-            tensor = getattr(edits, name)
-            if tensor.shape != logits.shape or not tensor.is_contiguous():
-                raise ValueError(f"{name} must be contiguous, and of the logits' shape")

@@ -55,8 +55,10 @@ class SampleTile:
     num_warps: int = 8
 
     def group_size(self, vocab_size: int) -> int:
-        """Ids of one group: a power of two, so that there are 2 to 4 times as many groups as are listed."""
-        return 1 << max(vocab_size // (2 * self.num_listed), 1).bit_length() - 1
+        """Ids of one group: a power of two, so that there are 2 to 4 times as many groups as are listed; more
+        where a turn would not hold a group."""
+        most = min(vocab_size // (2 * self.num_listed), self.num_ids)
+        return 1 << max(most, 1).bit_length() - 1
 
 
 class Workspace(NamedTuple):
@@ -71,10 +73,28 @@ class Workspace(NamedTuple):
     listed_ids: Tensor  # [R, capacity] int32, ascending
 
 
+def default_tile(*, is_edited: bool) -> SampleTile:
+    """Edited logits are float64, which takes twice the registers."""
+    return SampleTile(num_ids=1024 if is_edited else 2048)
+
+
+def make_sampled(num_rows: int, device: torch.device) -> Sampled:
+    return Sampled(
+        torch.empty(num_rows, dtype=torch.int64, device=device),
+        torch.empty(num_rows, dtype=torch.int8, device=device),
+    )
+
+
 def make_workspace(
-    num_rows: int, vocab_size: int, tile: SampleTile, *, is_edited: bool, device: torch.device
+    shape: tuple[int, ...],  # of the logits: R, V
+    device: torch.device,
+    tile: SampleTile | None = None,
+    *,
+    is_edited: bool,
 ) -> Workspace:
-    """Serves any call with as many rows or fewer, of the same vocabulary and tile."""
+    """Serves any call with as many rows or fewer; all else must be the same."""
+    num_rows, vocab_size = shape
+    tile = tile or default_tile(is_edited=is_edited)
     key_type = torch.int64 if is_edited else torch.int32
     num_groups = -(-vocab_size // tile.group_size(vocab_size))
     return Workspace(
@@ -84,3 +104,17 @@ def make_workspace(
         torch.empty(num_rows, tile.capacity, dtype=torch.int64, device=device),
         torch.empty(num_rows, tile.capacity, dtype=torch.int32, device=device),
     )
+
+
+def check_shapes(logits: Tensor, sampling: RowSampling, edits: LogitEdits | None) -> None:
+    """Raises ValueError."""
+    num_rows = len(logits)
+    if logits.dtype != torch.float32 or logits.stride(1) != 1:
+        raise ValueError("logits must be float32, and their rows contiguous")
+    for name, tensor in sampling._asdict().items():
+        if tensor.shape != (num_rows,):
+            raise ValueError(f"{name} is not of {num_rows} rows")
+    for name in ("output_counts", "is_in_prompt") if edits is not None else ():
+        tensor = getattr(edits, name)
+        if tensor.shape != logits.shape or not tensor.is_contiguous():
+            raise ValueError(f"{name} must be contiguous, and of the logits' shape")

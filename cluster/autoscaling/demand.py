@@ -3,7 +3,8 @@
 Pure. The currency is that of `tenants/service_tokens.py`. What a request will make of output is not known
 when it comes: it counts as much as requests before it have made, and no more than it asks for. One that is
 turned away and comes back while that is remembered counts once (`turned_away.py`). Gateways tell what they
-counted since their start and their own clock, so that a row that is missed, late or read twice changes no rate.
+counted since their start and their own clock, so that a row that is missed, late or read twice changes no
+rate.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ error. It has changed where both median and mean of the last `NUM_RECENT` sample
 of those before than noise explains (`SIGMAS` standard errors, and a tenth): then only the samples that moved
 the median are kept. So a step is seen after `NUM_KEPT` seconds, and a burst that is shorter moves little. A
 rise (`trend.py`) only adds to it.
-Failure mode: what grows for the first time is followed and not foreseen, until the growth stands out of noise.
+Failure mode: growth is followed and not foreseen until it stands out of noise.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ Pure: told the time and what is seen.
 
 Algorithm: load = what is offered (what was shed, too), forecast one learned cold start ahead, + what waits
 now and would not be drained by then, over `DRAIN_S`. Needed = load × headroom ÷ what one replica was seen to
-do (`capacity.py`). Up: at once, by as many as the load needs without `DOUBT` of its standard errors; where
-requests wait at every replica, or are shed, second after second, there is no doubt. Replicas that are on
+do (`capacity.py`). Up: at once, by as many as the load needs without `DOUBT` of its level's standard errors;
+where requests wait at every replica, or are shed, second after second, there is no doubt. Replicas on
 their way count as ordered. Down: by one at a time, to what the highest load of the last `scale_down_delay_s`
 needs and a tenth more. So noise at a constant load moves nothing. From 0 at the first demand, to 0 after as
 long without any. What nobody watched says nothing: after a gap (`GAP_S`) the delay begins anew.
-Failure mode: clients that are shed and try again are counted each time, so an overload orders more than it
-needs, up to `max_replicas`; what is too much goes down again after the delay.
+Failure mode: who rises must do so for a while before it is seen, and what rises meanwhile and in one cold
+start has to fit into what is there. A crowd of clients who ask anew only once they were answered shows no
+more than what waits of it: that is grown into, a cold start at a time.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ a straight line from there on, by least squares; of all moments the one that lea
 is a rise if the line explains more than noise would, `SIGMAS` standard errors of its slope, and a step in its
 place would leave `STEP_MARGIN` times as much unexplained. A rise goes on for as long again as it has lasted;
 one that has lasted for all that is remembered, until the load has doubled.
-Failure mode: in much noise a small step may look like a rise while it is remembered, and a rise like nothing
-at first: one by a replica every half minute is seen after 45 s on the mean, with 3 requests a second each.
+Failure mode: noise hides a rise at first: with ten requests a second to begin with, one by as many each half
+minute is seen after 45 s. And in much noise a small step may look like a rise while it is remembered.
 """
 
 from __future__ import annotations

@@ -12,73 +12,64 @@ from __future__ import annotations
 
 from collections import defaultdict
 from heapq import heappop, heappush
-from itertools import count
 from typing import NamedTuple
 
 from cluster.autoscaling.trend import MEMORY_S
 from cluster.waiting.promises import EARLY_S, GRACE_S, Client
 
-MAX_KEPT = 50_000
+MAX_KEPT = 20_000
 """Any more count again when they come back."""
 
 
 class _Told(NamedTuple):
     due_s: float
+    lapses_s: float
     counted_s: float
 
 
-class _Lapse(NamedTuple):
-    at_s: float
-    number: int
-    client: Client
-
-
 class TurnedAway:
-    """Owns who stands outside. Those who ask the same are alike: one that comes is the first of them."""
+    """Owns who stands outside. Those who ask the same are alike: who comes is the one that is due first."""
 
     def __init__(self) -> None:
-        self._numbers = count()
-        self._told: dict[Client, dict[int, _Told]] = {}
-        """By the number of each."""
+        self._told: dict[Client, list[_Told]] = {}
+        """Heaps."""
         self._num_clients: defaultdict[str, int] = defaultdict(int)
         """By tenant."""
-        self._lapses: list[_Lapse] = []
+        self._lapses: list[tuple[float, Client]] = []
         """A heap; those that came back are in it, too."""
 
     def add(self, client: Client, *, due_s: float, counted_s: float) -> None:
         """One that was told to come at `due_s` and was counted at `counted_s`."""
         if len(self._lapses) >= MAX_KEPT:
             return
-        number = next(self._numbers)
         if client not in self._told:
-            self._told[client] = {}
+            self._told[client] = []
             self._num_clients[client[0]] += 1
-        self._told[client][number] = _Told(due_s, counted_s)
         lapses_s = min(due_s + GRACE_S, counted_s + MEMORY_S)
-        heappush(self._lapses, _Lapse(lapses_s, number, client))
+        heappush(self._told[client], _Told(due_s, lapses_s, counted_s))
+        heappush(self._lapses, (lapses_s, client))
 
     def take_back(self, client: Client, now: float, *, says_so: bool) -> float | None:
         """When one that comes now was counted; None: it counts now."""
-        self._forget_lapsed(now)
+        while self._lapses and self._lapses[0][0] <= now:
+            self._forget_lapsed(heappop(self._lapses)[1], now)
         if client not in self._told:
             return now if says_so and client[0] in self._num_clients else None
-        number, told = next(iter(self._told[client].items()))
-        if not says_so and now < told.due_s - EARLY_S:
+        if not says_so and now < self._told[client][0].due_s - EARLY_S:
             return None
-        self._remove(client, number)
+        told = heappop(self._told[client])
+        self._forget_lapsed(client, now)
         return told.counted_s
 
-    def _forget_lapsed(self, now: float) -> None:
-        while self._lapses and self._lapses[0].at_s <= now:
-            lapse = heappop(self._lapses)
-            if lapse.number in self._told.get(lapse.client, ()):
-                self._remove(lapse.client, lapse.number)
-
-    def _remove(self, client: Client, number: int) -> None:
-        del self._told[client][number]
-        if self._told[client]:
+    def _forget_lapsed(self, client: Client, now: float) -> None:
+        """Of this client, and the client itself if it has no more."""
+        told = self._told.get(client)
+        if told is None:
             return
-        del self._told[client]
-        self._num_clients[client[0]] -= 1
-        if not self._num_clients[client[0]]:
-            del self._num_clients[client[0]]
+        while told and told[0].lapses_s <= now:
+            heappop(told)
+        if not told:
+            del self._told[client]
+            self._num_clients[client[0]] -= 1
+            if not self._num_clients[client[0]]:
+                del self._num_clients[client[0]]

@@ -29,7 +29,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
 
 class DemandView(msgspec.Struct, frozen=True, kw_only=True):
     offered_tokens_per_s: float
-    """What came in the last second or so, with what was shed."""
+    """What came in the last second or so, with what was shed; who comes back counts once."""
     shed_tokens_per_s: float
     expected_tokens_per_s: float
     """When a replica that was ordered now would serve, with what has to be drained."""

@@ -12,6 +12,8 @@ from cluster.waiting.fleet import NOBODY, Fleet
 from cluster.waiting.forecast import Forecast
 from cluster.waiting.promises import Promises
 from cluster.waiting.shedding import (
+    HALF,
+    LOW,
     MAX_RETRY_AFTER_S,
     TARGET,
     YIELD_S,
@@ -59,8 +61,8 @@ class Door:
         if fullness.is_over or self._pressed.is_above(arrival, now):
             return False
         num_ahead = len(self._queue) - self._queue.num_below(arrival.share)
-        is_low = fullness.is_low or not num_ahead  # one by itself is a large part of a small cap
-        return self._is_expected(arrival, now) or is_low or not self._is_booked(arrival, now)
+        is_let_in = fullness.most <= self._lets_in_up_to(arrival, now) or not num_ahead
+        return is_let_in or not self._is_booked(arrival, now)
 
     def makes_room(self, arrival: Arrival, fullness: Fullness, now: float) -> bool:
         """Whether it may not come in, but may once those in line that stand lower have gone."""
@@ -68,12 +70,17 @@ class Door:
             return False
         return self.is_open(arrival, self.forecast(now).fullness(arrival, without_lower=True), now)
 
-    def _is_expected(self, arrival: Arrival, now: float) -> bool:
-        """Not who was told here and comes before its time, whatever it says: SDKs wait a minute at most."""
+    def _lets_in_up_to(self, arrival: Arrival, now: float) -> float:
+        """How full the line may be with it, whoever else was told to come.
+
+        Whether one comes at its time that was told elsewhere nobody knows here. One that was told here and
+        comes before it is as anybody, whatever it says: SDKs wait a minute at most.
+        """
         promise = self.promises.of(arrival)
-        if promise is None or not arrival.claim:
-            return arrival.is_return or (promise is not None and promise.is_due(now))
-        return promise.is_due(now)
+        if promise is not None and promise.is_due(now):
+            return 1.0
+        is_told_elsewhere = arrival.is_return and (promise is None or not arrival.claim)
+        return HALF if is_told_elsewhere else LOW
 
     def _is_booked(self, arrival: Arrival, now: float) -> bool:
         """Whether it would be late, or too many, behind those of its tenant that were told to come back.

@@ -7,7 +7,7 @@ would be late all the same, it is turned away itself; nobody is shed for who doe
 Who is turned away is told when to come back, and stands in a line outside until then (`promises.py`): the
 next one is told a later time. So a client that comes when it was told finds the line a third full, and gets
 in. Who comes unannounced stands behind its tenant's own outside: it gets in if the line would not be over
-with them in it, too, or is so short that replicas might run out of work if they fail to come.
+with as many of them in it as come of late, or is so short that replicas might run out of work if they do not.
 
 Failure mode: above `MAX_RETRY_AFTER_S` the line outside is longer than anybody may be told; the last of them
 come too early, and are turned away again. And what a tenant gets may shrink after it was reckoned with
@@ -28,6 +28,9 @@ TARGET = 1 / 3
 """How full the line is to be when those come back who were turned away; 1 is the most."""
 LOW = 0.25
 """A line that is no fuller takes in whoever comes."""
+HALF = 0.5
+"""And one that is no fuller whoever says that another gateway told it to come; a fuller one is for those
+whose time is known here."""
 YIELD_S = 1.0
 """For so long nobody comes in who stands lower than one that they kept out."""
 JITTER = 0.1
@@ -54,7 +57,7 @@ class Fullness(NamedTuple):
     """How full a line is with one more in it: 1 is the most."""
 
     of_time: float
-    """The time until its turn ÷ the time that it has."""
+    """The time until its turn ÷ the time until it must have come."""
     of_tenant: float
     """Of its `max_queue_len`."""
     of_all: float
@@ -62,11 +65,11 @@ class Fullness(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        return max(self) > 1
+        return self.most > 1
 
     @property
-    def is_low(self) -> bool:
-        return max(self) <= LOW
+    def most(self) -> float:
+        return max(self)
 
     @property
     def code(self) -> tuple[int, str]:

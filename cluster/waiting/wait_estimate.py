@@ -77,6 +77,11 @@ class WaitEstimator:
         """Actual − predicted, on the mean of the last waits; positive: they were longer."""
         return self._error_s.value
 
+    @property
+    def after_turn_s(self) -> float:
+        """What interactive requests are reckoned to wait after their turn, beside their own prefill."""
+        return self._first_tokens["interactive"].most_s
+
     def wait(
         self,
         line: FairQueue,

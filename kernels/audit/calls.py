@@ -1,134 +1,131 @@
-"""Each op's public function, called with tensors that have shapes and no data.
+"""Each op's public function with tensors of a shape: for the compiler without data, for a GPU with some.
 
-What a configuration or the tuner gives is plain data: numbers, and types by their torch name. `arch` says
-for whom tiles are chosen where none is given, which the functions would read from the device.
+What a configuration or the tuner gives is plain data: numbers, and types by their torch name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
-from torch import Tensor
 
 from kernels.attention_decode import paged_decode
 from kernels.attention_flash import flash_backward, flash_forward
 from kernels.attention_prefill import paged_prefill
-from kernels.attention_tile import AttentionTile, backward_tile, forward_tile
+from kernels.attention_tile import AttentionTile, backward_tile, forward_tile, prefill_tile
+from kernels.audit.bench_tensors import BLOCK_SIZE, BenchTensors
 from kernels.kv_write import kv_write as write
 from kernels.rms_norm import add_rms_norm
 from kernels.rms_norm import rms_norm as norm
 from kernels.rope import rope as rotate
 from kernels.silu_mul import silu_mul as gate
 
-BLOCK_SIZE = 16
-NUM_BLOCKS = 4096
+Call = Callable[[], object]
+"""The op, on tensors that were made before."""
 
 
 def attention_decode(
-    arch: str, *, num_seqs: int, num_heads: int, num_kv_heads: int, head_dim: int, max_len: int,
-    dtype: str = "float16", cache: str | None = None, window: int | None = None,
+    tensors: BenchTensors, arch: str, *, num_seqs: int, num_heads: int, num_kv_heads: int, head_dim: int,
+    max_len: int, dtype: str = "float16", cache: str | None = None, window: int | None = None,
     soft_cap: float | None = None, num_splits: int | None = None, tile: Sequence[int] | None = None,
-) -> None:  # fmt: skip
-    k_cache, scale = _cache(num_kv_heads, head_dim, cache or dtype)
-    paged_decode(
-        _empty(dtype, num_seqs, num_heads, head_dim), k_cache, k_cache,
-        _empty("int32", num_seqs, max_len // BLOCK_SIZE), _empty("int32", num_seqs), 1.0,
-        window=window, soft_cap=soft_cap, k_scale=scale, v_scale=scale,
+) -> Call:  # fmt: skip
+    k_cache, k_scale = tensors.cache(num_seqs * max_len, num_kv_heads, head_dim, cache or dtype)
+    v_cache, v_scale = tensors.cache(num_seqs * max_len, num_kv_heads, head_dim, cache or dtype)
+    return partial(
+        paged_decode,
+        tensors.numbers(dtype, num_seqs, num_heads, head_dim), k_cache, v_cache,
+        tensors.block_table(num_seqs, max_len // BLOCK_SIZE), tensors.filled("int32", max_len, num_seqs),
+        head_dim**-0.5, window=window, soft_cap=soft_cap, k_scale=k_scale, v_scale=v_scale,
         num_splits=num_splits, tile=None if tile is None else AttentionTile(*tile),
     )  # fmt: skip
 
 
 def attention_prefill(
-    arch: str, *, num_seqs: int, num_tokens: int, num_heads: int, num_kv_heads: int, head_dim: int,
-    max_len: int,
-    dtype: str = "float16", cache: str | None = None, window: int | None = None,
-    soft_cap: float | None = None, tile: Sequence[int] | None = None,
-) -> None:  # fmt: skip
-    k_cache, scale = _cache(num_kv_heads, head_dim, cache or dtype)
-    paged_prefill(
-        _empty(dtype, num_tokens, num_heads, head_dim), k_cache, k_cache,
-        _empty("int32", num_seqs, max_len // BLOCK_SIZE), _empty("int32", num_seqs + 1),
-        _empty("int32", num_seqs), 1.0, max_query_len=num_tokens,
-        window=window, soft_cap=soft_cap, k_scale=scale, v_scale=scale,
-        tile=_tile(tile, forward_tile, head_dim, dtype, arch),
+    tensors: BenchTensors, arch: str, *, num_seqs: int, num_tokens: int, num_heads: int, num_kv_heads: int,
+    head_dim: int, max_len: int, dtype: str = "float16", cache: str | None = None,
+    window: int | None = None, soft_cap: float | None = None, tile: Sequence[int] | None = None,
+) -> Call:  # fmt: skip
+    """`num_tokens` in all, the last ones of each sequence."""
+    k_cache, k_scale = tensors.cache(num_seqs * max_len, num_kv_heads, head_dim, cache or dtype)
+    v_cache, v_scale = tensors.cache(num_seqs * max_len, num_kv_heads, head_dim, cache or dtype)
+    queries = num_tokens // num_seqs
+    return partial(
+        paged_prefill,
+        tensors.numbers(dtype, num_tokens, num_heads, head_dim), k_cache, v_cache,
+        tensors.block_table(num_seqs, max_len // BLOCK_SIZE), tensors.borders(num_seqs, queries),
+        tensors.filled("int32", max_len, num_seqs), head_dim**-0.5, max_query_len=queries,
+        window=window, soft_cap=soft_cap, k_scale=k_scale, v_scale=v_scale,
+        tile=_tile(tile, prefill_tile, head_dim, dtype, arch),
     )  # fmt: skip
 
 
 def attention_flash(
-    arch: str, *, num_heads: int, num_kv_heads: int, head_dim: int, num_tokens: int, is_causal: bool = True,
-    is_backward: bool = False, dtype: str = "float16", tile: Sequence[int] | None = None,
-) -> None:  # fmt: skip
+    tensors: BenchTensors, arch: str, *, num_heads: int, num_kv_heads: int, head_dim: int, num_tokens: int,
+    is_causal: bool = True, is_backward: bool = False, dtype: str = "float16",
+    tile: Sequence[int] | None = None,
+) -> Call:  # fmt: skip
     """Forward or backward alone: the backward pass is given what the forward one would give."""
-    q = _empty(dtype, 1, num_heads, num_tokens, head_dim)
-    k = _empty(dtype, 1, num_kv_heads, num_tokens, head_dim)
+    q, out, d_out = (tensors.numbers(dtype, 1, num_heads, num_tokens, head_dim) for _ in range(3))
+    k, v = (tensors.numbers(dtype, 1, num_kv_heads, num_tokens, head_dim) for _ in range(2))
+    scale = head_dim**-0.5
     choose = backward_tile if is_backward else forward_tile
     cut = _tile(tile, choose, head_dim, dtype, arch)
     if is_backward:
-        sums = _empty("float32", 1, num_heads, num_tokens)
-        flash_backward(q, q, k, k, q, sums, 1.0, causal=is_causal, tile=cut)
-    else:
-        flash_forward(q, k, k, 1.0, causal=is_causal, tile=cut)
+        sums = tensors.numbers("float32", 1, num_heads, num_tokens)
+        return partial(flash_backward, d_out, q, k, v, out, sums, scale, causal=is_causal, tile=cut)
+    return partial(flash_forward, q, k, v, scale, causal=is_causal, tile=cut)
 
 
 def kv_write(
-    arch: str,
-    *,
-    num_tokens: int,
-    num_kv_heads: int,
-    head_dim: int,
-    dtype: str = "float16",
-    cache: str | None = None,
-) -> None:
-    key = _empty(dtype, num_tokens, num_kv_heads, head_dim)
-    k_cache, scale = _cache(num_kv_heads, head_dim, cache or dtype)
-    write(key, key, k_cache, k_cache, _empty("int64", num_tokens), scale, scale)
+    tensors: BenchTensors, arch: str, *, num_tokens: int, num_kv_heads: int, head_dim: int,
+    dtype: str = "float16", cache: str | None = None,
+) -> Call:  # fmt: skip
+    key, value = (tensors.numbers(dtype, num_tokens, num_kv_heads, head_dim) for _ in range(2))
+    k_cache, k_scale = tensors.cache(num_tokens, num_kv_heads, head_dim, cache or dtype)
+    v_cache, v_scale = tensors.cache(num_tokens, num_kv_heads, head_dim, cache or dtype)
+    slots = tensors.shuffled(BLOCK_SIZE, num_tokens)
+    return partial(write, key, value, k_cache, v_cache, slots, k_scale, v_scale)
 
 
 def rms_norm(
-    arch: str, *, num_tokens: int, hidden: int, dtype: str = "float16", has_residual: bool = False
-) -> None:
-    x, weight = _empty(dtype, num_tokens, hidden), _empty(dtype, hidden)
+    tensors: BenchTensors, arch: str, *, num_tokens: int, hidden: int, dtype: str = "float16",
+    has_residual: bool = False,
+) -> Call:  # fmt: skip
+    x, weight = tensors.numbers(dtype, num_tokens, hidden), tensors.numbers(dtype, hidden)
     if has_residual:
-        add_rms_norm(x, x, weight, 1e-5)
-    else:
-        norm(x, weight, 1e-5)
+        return partial(add_rms_norm, x, tensors.numbers(dtype, num_tokens, hidden), weight, 1e-5)
+    return partial(norm, x, weight, 1e-5)
 
 
-def rope(arch: str, *, num_tokens: int, num_heads: int, head_dim: int, dtype: str = "float16") -> None:
-    table = _empty("float32", 4096, head_dim // 2)
-    rotate(_empty(dtype, num_tokens, num_heads, head_dim), table, table, _empty("int64", num_tokens))
+def rope(
+    tensors: BenchTensors, arch: str, *, num_tokens: int, num_heads: int, head_dim: int,
+    dtype: str = "float16",
+) -> Call:  # fmt: skip
+    cos, sin = (tensors.numbers("float32", num_tokens, head_dim // 2) for _ in range(2))
+    x = tensors.numbers(dtype, num_tokens, num_heads, head_dim)
+    return partial(rotate, x, cos, sin, tensors.shuffled(0, num_tokens))
 
 
-def silu_mul(arch: str, *, num_tokens: int, inner: int, dtype: str = "float16") -> None:
-    gate(_empty(dtype, num_tokens, 2 * inner))
+def silu_mul(
+    tensors: BenchTensors, arch: str, *, num_tokens: int, inner: int, dtype: str = "float16"
+) -> Call:
+    return partial(gate, tensors.numbers(dtype, num_tokens, 2 * inner))
 
 
-CALLS: dict[str, Callable[..., None]] = {
+CALLS: dict[str, Callable[..., Call]] = {
     function.__name__: function
     for function in (attention_decode, attention_prefill, attention_flash, kv_write, rms_norm, rope, silu_mul)
 }
+"""Op → a function of the tensors, the architecture (tiles are chosen by it where none is given, for there may
+be no device to read it from) and the shape."""
 
 
 def _tile(
     given: Sequence[int] | None, choose: Callable[[int, torch.dtype, int], AttentionTile],
     head_dim: int, dtype: str, arch: str,
 ) -> AttentionTile:  # fmt: skip
-    generation = int(arch.removeprefix("sm_")) // 10
-    return choose(head_dim, _dtype(dtype), generation) if given is None else AttentionTile(*given)
-
-
-def _cache(num_kv_heads: int, head_dim: int, dtype: str) -> tuple[Tensor, Tensor | None]:
-    """Keys or values, and the scales that a quantised type has."""
-    cache = _empty(dtype, NUM_BLOCKS, num_kv_heads, BLOCK_SIZE, head_dim)
-    is_quantised = dtype in ("int8", "float8_e4m3fn")
-    return cache, _empty("float32", NUM_BLOCKS, num_kv_heads, BLOCK_SIZE) if is_quantised else None
-
-
-def _empty(dtype: str, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=_dtype(dtype), device="meta")
-
-
-def _dtype(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name)
-    return found
+    if given is not None:
+        return AttentionTile(*given)
+    named: torch.dtype = getattr(torch, dtype)
+    return choose(head_dim, named, int(arch.removeprefix("sm_")) // 10)

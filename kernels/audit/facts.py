@@ -51,6 +51,10 @@ class Facts:
     """Tensor-core instructions in the whole kernel."""
     share_outside: float | None
     """Of floating-point work, in the loop that has most: a static share."""
+    loop_instructions: int
+    """Of that loop."""
+    loop_flops: float
+    """Of a warp that goes through it once, tensor cores' included."""
     loop_accesses: Mapping[str, int]
     """Of global memory in loops, by width in bits."""
     accesses: Mapping[str, int]
@@ -74,6 +78,7 @@ class Facts:
 def facts_of(compiled: Compiled, arch: str) -> Facts:
     program = sass.parse(compiled.sass)
     registers, spill_bytes = _usage(compiled.usage)
+    hottest, unit_flops = program.hottest(), ptx.unit_flops(compiled.ptx)
     footprint = Footprint(
         compiled.num_warps, registers, compiled.shared_bytes, compiled.tensor_memory_columns
     )
@@ -89,7 +94,9 @@ def facts_of(compiled: Compiled, arch: str) -> Facts:
         occupancy=occupancy(footprint, LIMITS[arch]),
         dots=dots(compiled.ttgir, compiled.ttir),
         tensor=sass.tensor_instructions(program.instructions),
-        share_outside=sass.share_outside(program.hottest(), compiled.num_warps, ptx.unit_flops(compiled.ptx)),
+        share_outside=sass.share_outside(hottest, compiled.num_warps, unit_flops),
+        loop_instructions=len(hottest),
+        loop_flops=sum(sass.flops_by_place(hottest, compiled.num_warps, unit_flops)),
         loop_accesses=_summed(map(sass.global_accesses, program.loops)),
         accesses=sass.global_accesses(program.instructions),
         loop_reads=_narrowest(compiled),

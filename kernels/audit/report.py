@@ -9,9 +9,11 @@ from typing import Any
 from kernels.audit.verdict import Row
 
 HEADS = (
-    "op", "configuration", "kernel", "registers", "spill", "shared KiB", "programs", "warps", "limit",
-    "tensor cores", "outside", "loop loads", "conflicts", "seen",
+    "op", "configuration", "kernel", "registers", "spill", "KiB", "warps", "tensor cores", "outside",
+    "loop loads", "conflicts", "seen",
 )  # fmt: skip
+WIDTH = 170
+"""That the table needs, whatever the terminal has: wrapped lines can still be read, cut ones can't."""
 
 
 def as_json(row: Row) -> dict[str, Any]:
@@ -30,10 +32,10 @@ def as_json(row: Row) -> dict[str, Any]:
 
 
 def line(row: Row) -> tuple[str, ...]:
-    """As `HEADS` says: programs on one processor, the share of its warps that they are, and what limits
-    them; the share of floating-point work outside tensor cores; widths in bits."""
-    seen = "; ".join(row.failures) or row.note or "ok"
+    """As `HEADS` says: bytes of spills and KiB of shared memory; the share of its warps that a processor
+    holds, and what limits them; the share of floating-point work outside tensor cores; widths in bits."""
     facts = row.facts
+    seen = "missed" if row.failures else row.note or "ok"
     if facts is None:
         return (row.op, row.configuration, *[""] * (len(HEADS) - 3), seen)
     return (
@@ -43,9 +45,7 @@ def line(row: Row) -> tuple[str, ...]:
         str(facts.registers),
         str(facts.spill_bytes),
         f"{facts.shared_bytes / 1024:.1f}",
-        str(facts.occupancy.programs),
-        f"{facts.occupancy.share:.0%}",
-        facts.occupancy.limited_by,
+        f"{facts.occupancy.share:.0%} {facts.occupancy.limited_by}",
         _counts(facts.tensor),
         "" if not facts.tensor or facts.share_outside is None else f"{facts.share_outside:.1%}",
         _counts(facts.loop_accesses),
@@ -55,4 +55,4 @@ def line(row: Row) -> tuple[str, ...]:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return " ".join(f"{name}x{count}" for name, count in counts.items())
+    return ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -121,13 +121,19 @@ def tensor_flops(instruction: Instruction, num_warps: int, unit_flops: float) ->
     return unit_flops / num_warps
 
 
-def share_outside(loop: Iterable[Instruction], num_warps: int, unit_flops: float) -> float | None:
-    """Of the loop's floating-point work, what is not done by tensor cores; None where there is none."""
+def flops_by_place(loop: Iterable[Instruction], num_warps: int, unit_flops: float) -> tuple[float, float]:
+    """Of one warp: by tensor cores, and outside."""
     inside = outside = 0.0
     for instruction in loop:
         if instruction.is_tensor:
             inside += tensor_flops(instruction, num_warps, unit_flops)
         outside += instruction.lane_flops * WARP_LANES
+    return inside, outside
+
+
+def share_outside(loop: Iterable[Instruction], num_warps: int, unit_flops: float) -> float | None:
+    """Of the loop's floating-point work, what is not done by tensor cores; None where there is none."""
+    inside, outside = flops_by_place(loop, num_warps, unit_flops)
     return outside / (inside + outside) if inside + outside else None
 
 

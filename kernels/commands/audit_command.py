@@ -58,13 +58,13 @@ def _print(rows: Sequence[Row], failures: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kernels.audit.report import HEADS, line
+    from kernels.audit.report import HEADS, WIDTH, line
 
     table = Table(box=SIMPLE, padding=(0, 1))
     for head in HEADS:
         table.add_column(head)
     for row in rows:
         table.add_row(*line(row))
-    Console().print(table)
+    Console(width=max(Console().width, WIDTH)).print(table)
     for failure in failures:
         click.echo(f"missed: {failure}")

@@ -6,6 +6,8 @@ import click
 
 from kernels.commands.audit_command import audit
 from kernels.commands.parity_command import parity
+from kernels.commands.roofline_command import roofline
+from kernels.commands.tune_command import tune
 
 
 @click.group()
@@ -16,5 +18,5 @@ def kernels() -> None:
     """
 
 
-for command in (parity, audit):
+for command in (parity, audit, roofline, tune):
     kernels.add_command(command)

@@ -69,7 +69,7 @@ class Batch:
 
 
 def cases(*, whole: bool) -> Iterator[OpCase]:
-    yield from map(_case, dict.fromkeys([*_quick(), *_whole()] if whole else _quick()))
+    yield from map(case_of, dict.fromkeys([*_quick(), *_whole()] if whole else _quick()))
 
 
 def _quick() -> Iterator[Batch]:
@@ -109,7 +109,7 @@ def _whole() -> Iterator[Batch]:
     yield Batch(torch.bfloat16, heads=(8, 2), head_dim=128, lens=((300, 150),), tile=(128, 64))
 
 
-def _case(batch: Batch) -> OpCase:
+def case_of(batch: Batch) -> OpCase:
     is_plain = batch.soft_cap is None and batch.blocks is None and batch.cache_dtype not in BYTES
     return OpCase(
         op="attention_prefill",

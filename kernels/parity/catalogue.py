@@ -16,6 +16,7 @@ OPS = {
     "kv_write": "kernels.parity.cases_kv_write",
     "rms_norm": "kernels.parity.cases_rms_norm",
     "rope": "kernels.parity.cases_rope",
+    "sample": "kernels.parity.cases_sample",
     "silu_mul": "kernels.parity.cases_silu_mul",
 }
 """Op → a module with `cases(*, whole: bool) -> Iterator[OpCase]`: a quick grid, or the whole one, which has

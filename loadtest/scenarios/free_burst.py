@@ -87,5 +87,5 @@ SCENARIO = Scenario(
     bounds=(Bound("paid_goodput_share", "≥", 0.99), Bound("weighted_jain", "≥", 0.9)),
     run=lambda seed, on_time: _measure(replace(CONFIG, seed=seed), on_time),
     baseline=lambda seed, on_time: _measure(replace(CONFIG, seed=seed).first_come(), on_time),
-    axes=("per cent of the requests", "TTFT, ms"),
+    axes=("per cent of the answered requests", "TTFT, ms"),
 )

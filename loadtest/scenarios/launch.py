@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from cluster.autoscaling.capacity import CapacityEstimate
@@ -53,6 +54,7 @@ class Launch:
                 Bound("goodput_of_possible_min", "≥", 0.9),
                 Bound("goodput_of_best_min", "≥", 0.95),
                 Bound("recovery_s", "≤", self.cold_start_s + WIDTH_S),
+                Bound("replicas_most", "≤", ceil(self.hit * HEADROOM) + 1),
                 *more,
             ),
             run=lambda seed, on_time: self.measure(self.config(seed), on_time),
@@ -62,7 +64,8 @@ class Launch:
 
     @property
     def max_replicas(self) -> int:
-        return round(self.hit * HEADROOM) + 2
+        """Far more than are needed."""
+        return 2 * self.hit
 
     def config(self, seed: int) -> FleetConfig:
         limits = ScaleLimits(self.tested, self.max_replicas, HEADROOM)

@@ -60,5 +60,5 @@ SCENARIO = Scenario(
     bounds=(Bound("short_ttft_p99_steps", "≤", MAX_STEPS), Bound("long_of_capacity", "≥", 0.75)),
     run=lambda seed, on_time: _measure(replace(CONFIG, seed=seed), on_time),
     baseline=lambda seed, on_time: _measure(replace(CONFIG, seed=seed).first_come(), on_time),
-    axes=("per cent of the short requests", "TTFT, ms"),
+    axes=("per cent of the answered short requests", "TTFT, ms"),
 )

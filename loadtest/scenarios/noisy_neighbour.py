@@ -81,5 +81,5 @@ SCENARIO = Scenario(
     bounds=(Bound("quiet_p99_of_solo", "≤", 1.2), Bound("quiet_rejected", "≤", 0)),
     run=lambda seed, on_time: _measure(replace(CONFIG, seed=seed), on_time),
     baseline=lambda seed, on_time: _measure(replace(CONFIG, seed=seed).first_come(), on_time),
-    axes=("per cent of the requests", "TTFT, ms"),
+    axes=("per cent of the answered requests", "TTFT, ms"),
 )

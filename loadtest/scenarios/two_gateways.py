@@ -93,5 +93,5 @@ SCENARIO = Scenario(
     ),
     run=lambda seed, on_time: _measure(replace(CONFIG, seed=seed), on_time, cut_for_s=CUT_FOR_S),
     baseline=lambda seed, on_time: _measure(replace(CONFIG, seed=seed), on_time, cut_for_s=0.0),
-    axes=("per cent of the requests", "TTFT, ms"),
+    axes=("per cent of the answered requests", "TTFT, ms"),
 )

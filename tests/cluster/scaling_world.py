@@ -66,7 +66,9 @@ class ScalingWorld:
         tokens_per_s: float = 1000.0,
         believed: float | None = None,
         cold_start_s: float = 90.0,
+        told_s: float | None = None,
     ) -> None:
+        """`told_s`: what the scaler thinks that a start takes; None: what it does."""
         self.scaler = Autoscaler(limits, CapacityEstimate(believed or tokens_per_s))
         self.target = self.num_serving = num_replicas
         self.orders: list[Order] = []
@@ -74,6 +76,7 @@ class ScalingWorld:
         self.now = 0
         self._tokens_per_s = tokens_per_s
         self._cold_start_s = cold_start_s
+        self._told_s = cold_start_s if told_s is None else told_s
         self._ready_at: list[float] = []
 
     @property
@@ -111,7 +114,7 @@ class ScalingWorld:
         }
         demand = Demand(offered, left - self.backlog, round(self.backlog), replicas)
         etas = [at - self.now for at in self._ready_at]
-        fleet = FleetView(self.target, self.num_serving, etas, 0, self._cold_start_s)
+        fleet = FleetView(self.target, self.num_serving, etas, 0, self._told_s)
         self._obey(self.scaler.decide(float(self.now), demand, fleet).target)
         self.now += 1
 

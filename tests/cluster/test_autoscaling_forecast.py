@@ -41,6 +41,12 @@ class TestLevel:
     def test_what_is_older_than_two_minutes_is_forgotten(self) -> None:
         assert forecast_of(*[104.0] * 100, *[100.0] * 120).level == 100.0
 
+    def test_what_it_was_recently_is_told_less_its_error(self) -> None:
+        noisy = forecast_of(*[90.0, 110.0] * 20)
+        assert noisy.recent == pytest.approx(110 - (120 / 121) ** 0.5 * 10 * (1.57 / 11) ** 0.5)
+        assert forecast_of(*[100.0] * 60, *[300.0] * 6).recent == 300.0
+        assert forecast_of().recent == 0.0
+
     def test_the_error_of_the_mean_is_told(self) -> None:
         assert forecast_of(*[90.0, 110.0] * 50).standard_error == pytest.approx(10 / 99**0.5)
         assert forecast_of(100.0).standard_error == 0.0
@@ -49,11 +55,21 @@ class TestLevel:
 class TestTrend:
     def test_a_ramp_goes_on(self) -> None:
         ramp = forecast_of(*(1000.0 + 2 * t for t in range(300)))
-        assert ramp.expected(90.0) == pytest.approx(1000 + 2 * (300 + 90), rel=0.02)
+        assert ramp.expected(90.0) == pytest.approx(1000 + 2 * (299 + 90))
 
-    def test_nothing_grows_beyond_double(self) -> None:
-        ramp = forecast_of(*(100.0 + 2 * t for t in range(300)))
-        assert ramp.expected(9000.0) == pytest.approx(2 * ramp.expected(0.0), rel=0.05)
+    def test_nobody_doubts_a_rise(self) -> None:
+        ramp = forecast_of(*(1000.0 + 2 * t for t in range(300)))
+        assert ramp.certain(90.0, doubt=2.0) == ramp.expected(90.0)
+
+    def test_a_level_is_doubted(self) -> None:
+        level = forecast_of(*[90.0, 110.0] * 50)
+        assert level.certain(90.0, doubt=2.0) == pytest.approx(100 - 2 * level.standard_error)
+        assert level.certain(90.0, doubt=1000.0) == 0.0
+
+    def test_it_only_adds(self) -> None:
+        """A level that fell is as it is, whatever it was before."""
+        fell = forecast_of(*(1000.0 + 2 * t for t in range(300)), *[300.0] * 6)
+        assert fell.expected(90.0) == fell.level == 300.0
 
     def test_a_step_and_noise_are_no_ramp(self) -> None:
         rng = Random(5)

@@ -30,6 +30,21 @@ def test_an_hour_of_noise_at_a_constant_load_changes_the_direction_once_at_most(
     assert world.num_turns <= 1
 
 
+def replica_seconds_short(seed: int, told_s: float | None = None) -> float:
+    """What six replicas and those that come lack, while 1000 tokens/s rise to 8000 within 210 s."""
+    rng = Random(seed)
+    world = ScalingWorld(WIDE, num_replicas=6, cold_start_s=75.0, told_s=told_s)
+    short = 0.0
+    for _ in range(60 + 210):
+        world.run(1, lambda t: noisy(rising(t), 100, rng))
+        short += max(0.0, rising(world.now) / 1000 - world.num_serving)
+    return short
+
+
+def rising(t: int) -> float:
+    return 1000 + 7000 * max(0, t - 60) / 210
+
+
 class TestUp:
     def test_a_step_from_3_to_8_is_answered_whole_within_6_seconds(self) -> None:
         world = ScalingWorld(WIDE, num_replicas=4)
@@ -59,6 +74,11 @@ class TestUp:
         assert world.num_turns == 0
         load = 3000 + 3 * 1200
         assert ceil(1.2 * load / 1000) <= world.target <= ceil(1.2 * (load + 3 * 120) / 1000)
+
+    def test_a_ramp_of_minutes_is_foreseen_through_noise_and_only_by_who_knows_the_cold_start(self) -> None:
+        for seed in range(4):
+            assert replica_seconds_short(seed) == 0
+            assert replica_seconds_short(seed, told_s=0.0) > 40
 
     def test_a_spike_of_4_seconds_orders_nothing(self) -> None:
         world = ScalingWorld(WIDE, num_replicas=4)

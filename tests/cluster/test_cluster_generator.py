@@ -21,6 +21,7 @@ from tenants.terms import ServiceClass, Terms
 from tests.builders_tenants import SECRET
 from tests.cluster.fake_replica import row, settle
 from tests.cluster.generator_rig import BUSY, PROMPT, Frozen, Rig, account_of, read, tokens
+from tests.cluster.room_rig import begun, error_of, small_rig
 
 TIMING = Timing(0.1, 0.2, 0.3, 0.0, 0)
 LOOKUP = PrefixStats(hit_tokens=32, below_block_tokens=8)
@@ -569,6 +570,22 @@ class TestDemand:
     async def test_is_there_too_where_no_replica_is(self, rig: Rig) -> None:
         await refused(rig)
         assert (rig.demand.offered_tokens_total, rig.demand.shed_tokens_total) == (48, 48)
+
+    async def test_of_one_that_comes_back_is_counted_once(self, rig: Rig) -> None:
+        await refused(rig)
+        await rig.open("a")
+        await rig.start(is_return=True)
+        assert (rig.demand.offered_tokens_total, rig.demand.shed_tokens_total) == (48, 48)
+
+    async def test_of_one_that_is_refused_at_the_door_and_comes_back_is_counted_once(self) -> None:
+        rig = await small_rig(max_waiting=1)
+        await begun(rig, "r1")
+        error = await error_of(await begun(rig, "r2"))
+        assert error.retry_after_s is not None
+        rig.now += error.retry_after_s
+        assert (await error_of(await begun(rig, "r2"))).status == 503
+        assert (rig.demand.offered_tokens_total, rig.demand.shed_tokens_total) == (2 * 48, 48)
+        await rig.links.close()
 
     async def test_that_is_the_client_s_fault_is_not_shed(self, rig: Rig) -> None:
         await rig.open("a")

@@ -108,6 +108,19 @@ class TestBalance:
         assert not Balance(STEP_TOKENS).has_credit()
         assert not balance(NO_CREDIT).has_credit()
 
+    @pytest.mark.parametrize(
+        ("window", "part"),
+        [(Credit(64, 2), 0.25), (Credit(32, 2), 0.25), (Credit(64, 1), 0.25), (NO_CREDIT, 0.0), (None, 1.0)],
+    )
+    def test_is_a_part_of_all_windows_as_it_is_of_what_it_has_more_of(
+        self, window: Credit | None, part: float
+    ) -> None:
+        assert balance(window).part_of(Credit(256, 8)) == part
+
+    def test_is_no_more_than_all_windows(self) -> None:
+        """With room to start on top."""
+        assert balance(Credit(257, 9)).part_of(Credit(256, 8)) == 1.0
+
     def test_without_a_window_there_is_no_limit(self) -> None:
         assert balance(None, *(asks(str(number), 500) for number in range(50))).has_credit()
 

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
+from cluster.admission_windows import FLOOR, full_window
 from cluster.backlog import Backlog
+from cluster.credit import Credit
 from cluster.fleet_watch import LOOK_EVERY_S, FleetWatch
 from cluster.link import Report
 from cluster.waiting.fleet import NOBODY, Fleet
@@ -88,6 +90,25 @@ async def test_more_than_there_are_seats_leave_none(rig: Rig) -> None:
 async def test_the_queue_sees_when_the_next_one_comes(rig: Rig) -> None:
     rig.watch = FleetWatch(rig.queue, rig.links, lambda: rig.now, lambda: 30.0)
     assert rig.seen() == NOBODY._replace(next_replica_s=30.0)
+
+
+async def test_the_queue_sees_which_part_of_all_replicas_is_this_gateways(rig: Rig) -> None:
+    """By its windows against all windows of theirs; one is told no limit, and is its own."""
+    rig.watch = FleetWatch(rig.queue, rig.links, lambda: rig.now, num_gateways=2)
+    whole = full_window(64, SEATS)
+    await rig.open("a", "b")
+    rig.replica("a").say(credit=Credit(whole.tokens // 4, 0))
+    await settle()
+    assert rig.seen().part == pytest.approx((0.25 + 1) / 2, abs=0.01)
+
+
+async def test_an_equal_part_is_its_own_even_if_it_has_asked_for_less(rig: Rig) -> None:
+    """Somebody else asks for all of it; as soon as anybody waits here windows are divided anew."""
+    rig.watch = FleetWatch(rig.queue, rig.links, lambda: rig.now, num_gateways=4)
+    await rig.open("a")
+    rig.replica("a").say(credit=FLOOR)
+    await settle()
+    assert rig.seen().part == 0.25
 
 
 async def test_it_looks_when_it_is_due_and_at_once_when_a_replica_comes(rig: Rig) -> None:

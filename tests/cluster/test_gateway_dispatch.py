@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from cluster.admission_windows import FLOOR
 from cluster.gateway_dispatch import GatewayDispatch, waiting_config
 from cluster.settings import ServeSettings
 from cluster.telemetry import Telemetry
 from cluster.waiting_metrics import GAUGES
 from engine.request import Timing
-from tests.cluster.fake_replica import LinkRig
+from tests.cluster.fake_replica import LinkRig, settle
 
 
 def test_the_settings_say_how_long_and_how_many_may_wait() -> None:
@@ -50,6 +51,20 @@ async def test_a_start_is_expected_where_the_first_request_brings_it_about() -> 
     settings = ServeSettings(min_replicas=0, max_replicas=1)
     dispatch = GatewayDispatch(LinkRig().links, settings, Telemetry(dict), lambda: None)
     assert dispatch.room.is_start_expected
+
+
+async def test_each_of_several_gateways_reckons_with_its_part() -> None:
+    rig, telemetry = LinkRig(), Telemetry(dict)
+    dispatch = GatewayDispatch(rig.links, ServeSettings(gateways=4), telemetry, lambda: None)
+    rig.links.set_replicas(frozenset({"a"}))
+    rig.replica("a").is_open = False
+    await settle()
+    rig.replica("a").say(credit=FLOOR)
+    await settle()
+    await dispatch.room.look()
+    assert telemetry.registry.get_sample_value("headrace_other_gateways_ratio") == 0.75
+    await dispatch.close()
+    await rig.links.close()
 
 
 async def test_what_never_ran_says_nothing_of_how_long_seats_are_held() -> None:

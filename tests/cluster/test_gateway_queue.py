@@ -170,8 +170,18 @@ class TestPromises:
         at = float(told[0] or 0)
         refused(queue, an_arrival("fresh", PAID, SECOND, now=at), at)
         assert queue.offer(an_arrival("again", PAID, SECOND, now=at, claim=b"r0"), at).refused is None
-        elsewhere = an_arrival("told elsewhere", PAID, SECOND, now=at, is_return=True)
-        assert queue.offer(elsewhere, at).refused is None
+
+    def test_who_was_told_elsewhere_gets_in_while_the_line_is_half_empty(self) -> None:
+        """The other half is for who was told here."""
+        queue = a_queue()
+        fill(queue, PAID, 10)
+        for number in range(10):
+            refused(queue, an_arrival(f"r{number}", PAID, SECOND))
+        for _ in range(6):
+            queue.next(0.0)
+        refused(queue, an_arrival("fresh", PAID, SECOND))
+        assert queue.offer(an_arrival("one", PAID, SECOND, is_return=True), 0.0).refused is None
+        refused(queue, an_arrival("two", PAID, SECOND, is_return=True))
 
     def test_who_does_not_wait_as_long_as_it_was_told_takes_no_place_of_who_does(self) -> None:
         """It says that it comes back, and so it does, but before its time."""
@@ -221,7 +231,7 @@ class TestPromises:
         assert queue.offer(an_arrival("fresh", PAID, 10, now=1.0), 1.0).refused is None
 
     def test_that_were_not_kept_keep_nobody_else_out(self) -> None:
-        """There is room for one more than wait, and half of those who are to come should have come long ago."""
+        """There is room for one more, and half of those who are to come should have come long ago."""
         queue = a_queue(max_waiting=8)
         fill(queue, PAID, 8)
         for number in range(40):

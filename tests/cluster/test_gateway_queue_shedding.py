@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from tenants.fair_queue import Share
 from tests.cluster.queue_builders import SECOND, a_queue, fill, refused
 from tests.cluster.waiting_rig import BATCH, FREE, PAID, an_arrival
+
+HOBBY = Share("hobby", 1, "interactive")
+"""As light as free, and nobody of it was told to come."""
 
 
 class TestShedding:
@@ -52,10 +56,10 @@ class TestShedding:
         fill(queue, PAID, 2)
         assert len(queue.offer(an_arrival("r", PAID, 100), 0.0).shed) == 1
         assert queue.next(0.0) is not None
-        refused(queue, an_arrival("early", FREE, 100, now=0.9, is_return=True), 0.9)
+        refused(queue, an_arrival("early", FREE, 100, now=0.9), 0.9)
         assert queue.offer(an_arrival("equal", PAID, 100, now=0.9), 0.9).refused is None
         assert queue.next(1.0) is not None
-        assert queue.offer(an_arrival("later", FREE, 100, now=1.0, is_return=True), 1.0).refused is None
+        assert queue.offer(an_arrival("later", HOBBY, 100, now=1.0), 1.0).refused is None
 
     def test_nobody_pays_for_a_tenant_whose_own_line_is_too_long(self) -> None:
         queue = a_queue()
@@ -67,11 +71,11 @@ class TestShedding:
     def test_nobody_is_shed_for_one_whose_place_is_kept_for_who_was_told_to_come(self) -> None:
         queue = a_queue(max_waiting=4)
         fill(queue, PAID, 4)
-        refused(queue, an_arrival("told", PAID, 100))
+        at = float(refused(queue, an_arrival("told", PAID, 100)).retry_after_s or 0)
         queue.next(0.0)
         fill(queue, FREE, 1)
         refused(queue, an_arrival("unannounced", PAID, 100))
-        outcome = queue.offer(an_arrival("told", PAID, 100, is_return=True, claim=b""), 0.0)
+        outcome = queue.offer(an_arrival("told", PAID, 100, now=at), at)
         assert outcome.refused is None
         assert [shed.entry_id for shed in outcome.shed] == ["free 0"]
 
@@ -81,7 +85,7 @@ class TestShedding:
         fill(queue, PAID, 1)
         assert len(queue.offer(an_arrival("paid", PAID, 100), 0.0).shed) == 1
         refused(queue, an_arrival("free", FREE, 100, now=0.9), 0.9)
-        outcome = queue.offer(an_arrival("later", FREE, 100, now=1.0, is_return=True), 1.0)
+        outcome = queue.offer(an_arrival("later", HOBBY, 100, now=1.0), 1.0)
         assert [shed.entry_id for shed in outcome.shed] == ["nightly 0"]
 
     def test_where_only_those_to_come_would_make_it_late_nobody_is_shed_but_they_yield(self) -> None:

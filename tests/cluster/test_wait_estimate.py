@@ -80,7 +80,6 @@ class TestWait:
         assert estimator.wait(line, FREE, fleet(), 10.0).drain_s == pytest.approx(3 * 4, rel=0.1)
         assert estimator.apart_s(Queued("r", FREE, SECOND), fleet(), 10.0) == pytest.approx(3, rel=0.1)
 
-
     def test_turns_of_requests_with_siblings_are_as_far_apart_as_their_seats_take(
         self, estimator: WaitEstimator
     ) -> None:

@@ -3,6 +3,7 @@ nothing stands idle meanwhile."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from cluster.waiting.config import WaitingConfig
 from tenants.fair_queue import Share
 from tests.cluster.waiting_rig import BATCH, FREE, PAID, STEP_S, Ask, Seen, Visit, WaitingRig
 
@@ -26,6 +28,9 @@ class Load(NamedTuple):
     """Of what all replicas can serve."""
     begins_s: float = 0.0
 
+    ends_s: float = math.inf
+    """Or when all do."""
+
 
 def capacity(prompt_tokens: int, output_tokens: int) -> float:
     """Requests a second: what seats or steps allow."""
@@ -36,9 +41,9 @@ def capacity(prompt_tokens: int, output_tokens: int) -> float:
 
 def visits(loads: Sequence[Load], size: tuple[int, int], seconds: float) -> list[Visit]:
     rng, made = Random(7), list[Visit]()
-    for share, times, begins_s in loads:
+    for share, times, begins_s, ends_s in loads:
         at = begins_s
-        while (at := at + rng.expovariate(times * capacity(*size))) < seconds:
+        while (at := at + rng.expovariate(times * capacity(*size))) < min(seconds, ends_s):
             made.append(Visit(at, len(made), Ask(share, *size), 0))
     return made
 
@@ -116,6 +121,27 @@ def test_paid_that_fills_the_cluster_is_let_in_before_free_and_batch() -> None:
     came = [visit.ask.share for visit in seen.entered] + [visit.ask.share for visit, _ in seen.refused]
     refused = [visit for visit, _ in seen.refused if visit.ask.share == PAID]
     assert len(refused) <= 0.05 * came.count(PAID)
+
+
+@pytest.mark.parametrize("cap", [{"max_queue_len": 6}, {"max_waiting": 48}], ids=["its own", "the gateway's"])
+def test_clients_who_never_came_back_keep_nobody_out_whose_tenant_asks_for_less_than_its_share(
+    cap: dict[str, int],
+) -> None:
+    """It overloads the cluster, is quiet for 15 s, and then asks for half of its third; others ask for 0.8 of
+    the cluster. Caps are such that those who were told to come would leave no room.
+    """
+    once, others = EQUALS[0], EQUALS[1:3]
+    loads = [Load(once, 4.0, ends_s=20.0), Load(once, 1 / 6, begins_s=35.0)]
+    loads += [Load(share, 0.4) for share in others]
+    rig = WaitingRig(
+        num_replicas=NUM_REPLICAS, num_seats=NUM_SEATS, step_tokens=STEP_TOKENS, comes_back=False,
+        config=WaitingConfig(max_waiting=cap.get("max_waiting", 4096)),
+        max_queue_len=cap.get("max_queue_len"),
+    )  # fmt: skip
+    rig.come(visits(loads, SHORT, 55.0))
+    refused = [visit for visit, _ in rig.run(55.0).refused if visit.ask.share == once]
+    assert len(refused) > 500
+    assert [visit for visit in refused if visit.at >= 35.0] == []
 
 
 @pytest.mark.parametrize("seen", [four_times, lambda size: free_burst()], ids=["four times", "free burst"])

@@ -15,10 +15,13 @@ from cluster.credit import Credit
 from cluster.routing import ReplicaLoad
 from cluster.served_elsewhere import FlowService
 from cluster.waiting.config import WaitingConfig
+from cluster.waiting.first_tokens import NUM_LATER
 from cluster.waiting.gateway_queue import GatewayQueue
+from cluster.waiting.replica_rates import COLD_PREFILL_TOKENS_PER_S
 from cluster.waiting.wait_estimate import WaitEstimator
+from engine.request import RequestOutput
 from tests.cluster.fake_replica import settle
-from tests.cluster.generator_rig import Frozen, Rig
+from tests.cluster.generator_rig import PROMPT, Frozen, Rig
 from tests.cluster.room_rig import (
     PLENTY,
     STEP,
@@ -78,6 +81,20 @@ class TestATurn:
         await grant(rig, 1)
         generation = await rig.start()
         assert (rig.dispatching.seen.waits, generation.waited_s) == ([0.0], 0.0)
+
+    async def test_teaches_how_long_after_it_the_first_token_comes(self, rig: Rig) -> None:
+        names = [f"r{number}" for number in range(NUM_LATER + 1)]
+        starting = [await begun(rig, name) for name in names]
+        rig.now = 1.0
+        await grant(rig, len(names))
+        rig.now = 1.75
+        rig.replicas["a"].say(
+            *(RequestOutput(f"{name}-0", 0, 0, 0, (65,), num_cached_tokens=0) for name in names)
+        )
+        for one in starting:
+            await anext((await one).deltas())
+        own_prefill_s = len(PROMPT) / COLD_PREFILL_TOKENS_PER_S
+        assert rig.dispatching.queue.estimator.after_turn_s == 0.75 - own_prefill_s
 
     async def test_goes_on_elsewhere_if_the_replica_dies_in_it_and_is_no_suspect(self, rig: Rig) -> None:
         await with_replica(rig, "a", "b")

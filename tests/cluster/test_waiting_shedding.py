@@ -62,9 +62,8 @@ class TestFullness:
         assert Fullness(of_time=2.0, of_tenant=1.1, of_all=2.0).code == (429, "queue_full")
         assert Fullness(of_time=1.1, of_tenant=1.0, of_all=0.5).code == (503, "overloaded")
 
-    def test_is_low_or_over_by_what_is_fullest(self) -> None:
-        assert Fullness(0.25, 0.1, 0.2).is_low
-        assert not Fullness(0.25, 0.1, 0.26).is_low
+    def test_is_over_by_what_is_fullest(self) -> None:
+        assert Fullness(0.25, 0.1, 0.26).most == 0.26
         assert not Fullness(1.0, 1.0, 1.0).is_over
         assert Fullness(0.1, 0.1, 1.01).is_over
 

@@ -102,7 +102,9 @@ class WaitingRig:
         step_tokens: int = 256,
         config: WaitingConfig = CONFIG,
         comes_back: bool = True,
+        max_queue_len: int | None = None,
     ) -> None:
+        """`max_queue_len` of each tenant."""
         self.seen = Seen()
         self.estimator = WaitEstimator(lambda *wait: self.seen.waits.append(wait))
         self.queue = GatewayQueue(self.estimator, Random(1), config)
@@ -110,6 +112,7 @@ class WaitingRig:
         self._num_seats = num_seats
         self._step_tokens = step_tokens
         self._comes_back = comes_back
+        self._max_queue_len = max_queue_len
         self._replicas = {f"replica-{n}": self._start() for n in range(num_replicas)}
         self._visits: list[tuple[float, int, Visit]] = []
         self._order = count()
@@ -161,6 +164,7 @@ class WaitingRig:
             now=self.now,
             config=self.queue.config,
             claim=str(visit.number).encode(),
+            max_queue_len=self._max_queue_len,
         )
         outcome = self.queue.offer(arrival, self.now)
         for shed in outcome.shed:

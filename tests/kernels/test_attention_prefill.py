@@ -9,17 +9,30 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels import attention_prefill
 from kernels.attention_prefill import paged_prefill, prefill_constants
 from kernels.attention_tile import AttentionTile
 from kernels.block_lists import BlockLists
-from kernels.parity.cases_attention_prefill import NUM_PADDING, Batch, arguments
-from kernels.parity.runner import device_in_use
+from kernels.parity.cases_attention_prefill import NUM_PADDING, Batch, arguments, case_of
+from kernels.parity.runner import check, device_in_use
 
 TILE = AttentionTile(16, 16, num_warps=4, num_stages=2)
 CACHE = (9, 2, 16, 64)
+batches = st.builds(
+    Batch,
+    st.just(torch.float32),
+    heads=st.sampled_from([(1, 1), (3, 1), (4, 2), (7, 1)]),
+    block_size=st.sampled_from([4, 16]),
+    lens=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=4)
+    .filter(lambda lens: any(queries for _, queries in lens))
+    .map(tuple),
+    window=st.none() | st.integers(1, 50),
+    tile=st.tuples(st.sampled_from([16, 32, 64]), st.sampled_from([16, 32])),
+)
 
 
 def made(
@@ -50,6 +63,13 @@ def lists(visits: list[list[list[tuple[int, bool]]]], query_block: int, key_bloc
     return BlockLists(
         query_block, key_block, counts.to(pairs.device), pairs[..., 0].int(), pairs[..., 1].bool()
     )
+
+
+@pytest.mark.soak
+@settings(max_examples=60, deadline=None)
+@given(batches)
+def test_any_ragged_batch_equals_the_reference(batch: Batch) -> None:
+    assert [row.told for row in check(case_of(batch), device_in_use()) if row.failure] == []
 
 
 @pytest.mark.parametrize("border", [1, 16, 21])
@@ -156,8 +176,8 @@ def test_the_launch_depends_on_shapes_alone(monkeypatch: pytest.MonkeyPatch) -> 
     tensors = (x.to("meta") for x in (visits.num_visits, visits.key_blocks, visits.is_full))
     paged_prefill(**meta | {"tile": None, "block_lists": BlockLists(16, 32, *tensors)})
     ((grid, constants),) = launches.seen
-    assert grid == (1, 2, 2)  # 8 queries, 8 a tile; key heads; sequences
-    assert (constants["QUERIES"], constants["ROWS"], constants["KEYS"]) == (8, 32, 16)
+    assert grid == (2, 2, 2)  # 8 queries, 4 a tile; key heads; sequences
+    assert (constants["QUERIES"], constants["ROWS"], constants["KEYS"]) == (4, 16, 16)
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

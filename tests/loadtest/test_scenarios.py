@@ -53,6 +53,17 @@ def test_a_milder_launch_day_passes_nearly_unnoticed_and_naively_takes_half_as_l
     assert naive.figures["recovery_s"] > 1.4 * outcome.figures["recovery_s"]
 
 
+def test_on_a_ramp_replicas_are_there_when_they_are_needed_and_leave_without_a_loss() -> None:
+    outcome = run("ramp")
+    assert outcome.rejected == {}
+    assert outcome.figures["replicas_most"] > outcome.figures["replicas_last"], "or none had to leave"
+
+
+@pytest.mark.soak
+def test_on_a_ramp_who_ignores_the_cold_start_is_late() -> None:
+    assert baseline("ramp").figures["goodput_of_offered_min"] < 0.9
+
+
 def test_short_questions_beside_long_prompts_take_three_steps_at_most_and_the_long_ones_all_the_rest() -> (
     None
 ):
