@@ -44,13 +44,16 @@ def _sample_row(values: Tensor, sampling: RowSampling, row: int) -> tuple[int, i
     """Token and outcome."""
     if not values.max().isfinite():  # of NaN and anything, torch's maximum is NaN
         return 0, NOT_FINITE
-    temperature, top_k, top_p, min_p, *position = (column[row].item() for column in sampling)
-    cuts = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    drawn = uniform(*position)
-    _, before_top_p = candidates(values, temperature=temperature, top_k=top_k)
-    _, kept = candidates(values, **cuts)
-    is_near = _has_border(kept, drawn) or (top_p < 1.0 and _has_border(before_top_p, top_p))
-    return sample_token(values, drawn=drawn, **cuts), NEAR_TIE if is_near else DRAWN
+    temperature, top_p = sampling.temperature[row].item(), sampling.top_p[row].item()
+    top_k, min_p = int(sampling.top_k[row]), sampling.min_p[row].item()
+    drawn = uniform(int(sampling.seed[row]), int(sampling.output_index[row]), int(sampling.sibling[row]))
+    _, top = candidates(values, temperature=temperature, top_k=top_k)
+    _, kept = candidates(values, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    is_near = _has_border(kept, drawn) or (top_p < 1.0 and _has_border(top, top_p))
+    token_id = sample_token(
+        values, drawn=drawn, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
+    )
+    return token_id, NEAR_TIE if is_near else DRAWN
 
 
 def _has_border(weights: Tensor, number: float) -> bool:

@@ -239,6 +239,20 @@ def rope(*, num_tokens: int, num_heads: int, head_dim: int, dtype: str = "float1
     )
 
 
+def sample(*, num_rows: int, vocab_size: int, is_edited: bool = False) -> Work:
+    """Each logit is compared, and its weight made and summed: read twice, since weights are relative to the
+    best one. Edited: divided or multiplied by one penalty, less another, and less a third for each count."""
+    logits = num_rows * vocab_size
+    a_logit = 4 + (5 if is_edited else 0)  # with a count and a bool
+    a_row = 3 * 8 + 8 + 3 * 4 + (3 * 8 + 4 if is_edited else 0)
+    return Work(
+        {"logits": a_logit * logits, "rows": num_rows * a_row + (4 if is_edited else 0), "out": 9 * num_rows},
+        other_flops=(5 + (4 if is_edited else 0)) * logits + num_rows,
+        again_bytes=a_logit * logits,
+        dtype="float32",
+    )
+
+
 def silu_mul(*, num_tokens: int, inner: int, dtype: str = "float16") -> Work:
     values = num_tokens * inner
     return Work({"rows": 3 * values * ITEM_BYTES[dtype]}, other_flops=4 * values, dtype=dtype)
@@ -246,7 +260,16 @@ def silu_mul(*, num_tokens: int, inner: int, dtype: str = "float16") -> Work:
 
 WORK: dict[str, Callable[..., Work]] = {
     function.__name__: function
-    for function in (attention_decode, attention_prefill, attention_flash, kv_write, rms_norm, rope, silu_mul)
+    for function in (
+        attention_decode,
+        attention_prefill,
+        attention_flash,
+        kv_write,
+        rms_norm,
+        rope,
+        sample,
+        silu_mul,
+    )
 }
 
 

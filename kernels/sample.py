@@ -1,13 +1,14 @@
 """From logits to one token a row, as `reference_sampling.py` says, without sorting the vocabulary.
 
-The order is: bias, penalties, mask; then temperature, top-k, top-p, min-p, and the draw. Candidates stand by
+The order: bias, penalties, mask; then temperature, top-k, top-p, min-p, and the draw. Candidates stand by
 (logit descending, id ascending), and what is kept is a prefix of that order. So a cut is told by its last
 candidate: by the logit, found by bisection over the bits of a float, and among equal logits by the rank.
 
 A weight is exp((logit - best) / temperature) in whole units of 2⁻⁴⁰. Sums of whole numbers are the same in
-any order: a row's token depends on nothing that is beside it, and on no tile. Weights come from float32, so
-a cumulative probability may be off by some 2e-6. A border nearer than 1e-5 to the number that it is compared
-with (the one drawn, or top-p) is told as a near tie; everything else equals the reference.
+any order: a row's token depends on nothing that is beside it, and on no tile. Weights come from float32: a
+cumulative probability is off by 2e-6 at most (by arithmetic; numpy on 150,000 logits: 1e-7). A border nearer
+than 1e-5 to the number that it is compared with, the one drawn or top-p, is told as a near tie; everything
+else equals the reference.
 
 Three kernels. The first finds the best logit of each group of ids. The second takes from these a bound that
 at least `num_listed` groups reach, lists the candidates that do, and weighs the vocabulary. The third cuts
@@ -74,7 +75,6 @@ class _Row(NamedTuple):
 class _Source(NamedTuple):
     """Where a kernel reads candidates: in the row's list, or else in the row itself."""
 
-    row: _Row
     is_listed: tl.tensor
     length: tl.tensor
     keys: tl.tensor  # pointers
@@ -115,7 +115,7 @@ def _list_kernel(
     best_key = tl.max(best_of_group, axis=0)
     wanted = tl.where((top_k > 0) & (top_k < LISTED), top_k, LISTED)
     bound = reached_by(best_of_group, wanted, best_key)
-    row = _row(place, logits + place * stride, edits, value_of(best_key), temperature)
+    row = _Row(place, logits + place * stride, edits, value_of(best_key), _log_scale(temperature))
 
     # Where top-k cuts, nobody asks for the weight of the vocabulary, and only tiles with candidates are read.
     num_listed = 0
@@ -139,9 +139,9 @@ def _list_kernel(
             tl.store(workspace.listed_ids + target, ids, fits)
 
     state = workspace.states + place * 5
-    tl.store(state, best_key.to(tl.int64))
-    tl.store(state + 1, bound.to(tl.int64))
-    tl.store(state + 2, num_listed.to(tl.int64))
+    tl.store(state, best_key)
+    tl.store(state + 1, bound)
+    tl.store(state + 2, num_listed)
     tl.store(state + 3, tl.sum(weights_listed, axis=0))
     tl.store(state + 4, tl.sum(weights_of_all, axis=0))
 
@@ -160,13 +160,13 @@ def _draw_kernel(
     top_p, min_p = tl.load(sampling.top_p + place), tl.load(sampling.min_p + place)
     best_key, bound = tl.load(state).to(key_type), tl.load(state + 1).to(key_type)
     num_listed, weight_listed, total = tl.load(state + 2), tl.load(state + 3), tl.load(state + 4)
-    row = _row(place, logits + place * stride, edits, value_of(best_key), temperature)
+    row = _Row(place, logits + place * stride, edits, value_of(best_key), _log_scale(temperature))
     if not is_finite(row.best):
         tl.store(token_ids + place, 0)
         tl.store(outcomes + place, _NOT_FINITE)
         return
     listed = _Source(
-        row, num_listed <= CAPACITY, num_listed,
+        num_listed <= CAPACITY, num_listed,
         workspace.listed_keys + place * CAPACITY,
         workspace.listed_weights + place * CAPACITY,
         workspace.listed_ids + place * CAPACITY,
@@ -179,30 +179,30 @@ def _draw_kernel(
         # Past the last one that can be drawn, top-k has nothing to say.
         count = tl.where(bound == lowest_finite_key(key_type), tl.minimum(top_k, num_listed), top_k)
         source = _reading(listed, num_listed >= count, V)
-        low, _, _, total = _cut(source, low, best_key, count, True, V, IDS)
+        low, _, _, total = _cut(row, source, low, best_key, count, True, V, IDS)
     if top_p < 1.0:
         share = _share(top_p, total)
         source = _reading(listed, weight_listed >= share, V)
-        low, _, each, weight = _cut(source, low, best_key, share, False, V, IDS)
+        low, _, each, weight = _cut(row, source, low, best_key, share, False, V, IDS)
         is_near = _is_near(share, weight, each, total)
         total = weight
-    floor = _floor(row.best, temperature, min_p)
+    floor = tl.minimum(_floor(row.best, temperature, min_p), best_key)  # of NaN it would be above
     if floor > low:
         low = floor
-        total, _ = _weight_from(_reading(listed, floor >= bound, V), low, V, IDS)
+        total, _ = _weight_from(row, _reading(listed, floor >= bound, V), low, V, IDS)
 
     # The first candidate whose cumulative weight reaches uniform · total.
-    share = _share(_uniform(sampling, place), total)
+    share = _share(uniform(sampling, place), total)
     source = _reading(listed, weight_listed >= share, V)
-    key, rank, each, weight = _cut(source, low, best_key, share, False, V, IDS)
+    key, rank, each, weight = _cut(row, source, low, best_key, share, False, V, IDS)
     is_near = is_near | _is_near(share, weight, each, total)
 
-    tl.store(token_ids + place, _id_of(source, key, rank, V, IDS))
+    tl.store(token_ids + place, _id_of(row, source, key, rank, V, IDS))
     tl.store(outcomes + place, is_near.to(tl.int8))
 
 
 @triton.jit
-def _cut(source, low, best_key, target, COUNTED: tl.constexpr, V: tl.constexpr, IDS: tl.constexpr):
+def _cut(row, source, low, best_key, target, COUNTED: tl.constexpr, V: tl.constexpr, IDS: tl.constexpr):
     """The shortest head of the order that reaches `target` > 0 by weight, COUNTED by number; all from `low`
     on do. Returns the key, the rank among equal ones and the weight of its last one, and its own weight."""
     # From `low` on the target is reached, from `high` on it is not. A turn halves the keys between them, and
@@ -215,7 +215,7 @@ def _cut(source, low, best_key, target, COUNTED: tl.constexpr, V: tl.constexpr, 
         higher = tl.full([IDS], highest_key(low.dtype), low.dtype)
         lower = tl.full([IDS], lowest_key(low.dtype), low.dtype)
         for start in range(0, source.length, IDS):
-            keys, weights = _candidates(source, start, V, IDS)
+            keys, weights = _candidates(row, source, start, V, IDS)
             is_head = keys >= middle
             reached += tl.where(is_head, 1 if COUNTED else weights, 0)
             higher = tl.minimum(higher, tl.where(is_head, keys, highest_key(low.dtype)))
@@ -226,30 +226,30 @@ def _cut(source, low, best_key, target, COUNTED: tl.constexpr, V: tl.constexpr, 
         else:
             high = tl.max(lower, axis=0) + 1
             above = amount
-    weight, each = _weight_from(source, low + 1, V, IDS)
+    weight, each = _weight_from(row, source, low + 1, V, IDS)
     rank = target - above if COUNTED else tl.cdiv(target - above, tl.maximum(each, 1))
     return low, rank, each, weight + rank * each
 
 
 @triton.jit
-def _weight_from(source, key, V: tl.constexpr, IDS: tl.constexpr):
+def _weight_from(row, source, key, V: tl.constexpr, IDS: tl.constexpr):
     """Of all candidates from `key` on together, and of one whose key is the next lower number."""
     total = tl.full([IDS], 0, tl.int64)
     next_one = tl.full([IDS], 0, tl.int64)
     for start in range(0, source.length, IDS):
-        keys, weights = _candidates(source, start, V, IDS)
+        keys, weights = _candidates(row, source, start, V, IDS)
         total += tl.where(keys >= key, weights, 0)
         next_one = tl.maximum(next_one, tl.where(keys == key - 1, weights, 0))
     return tl.sum(total, axis=0), tl.max(next_one, axis=0)
 
 
 @triton.jit
-def _id_of(source, key, rank, V: tl.constexpr, IDS: tl.constexpr):
+def _id_of(row, source, key, rank, V: tl.constexpr, IDS: tl.constexpr):
     """Among candidates of this key, in the order of ids, the one of rank 1, 2, …"""
     found = tl.full([], 0, tl.int64)
     before = tl.full([], 0, tl.int64)
     for start in range(0, source.length, IDS):
-        keys, _ = _candidates(source, start, V, IDS)
+        keys, _ = _candidates(row, source, start, V, IDS)
         places = start + tl.arange(0, IDS)
         ids = places.to(tl.int32)
         if source.is_listed:
@@ -262,7 +262,7 @@ def _id_of(source, key, rank, V: tl.constexpr, IDS: tl.constexpr):
 
 
 @triton.jit
-def _candidates(source, start, V: tl.constexpr, IDS: tl.constexpr):
+def _candidates(row, source, start, V: tl.constexpr, IDS: tl.constexpr):
     """Keys and weights of the next candidates; behind the last one the lowest key, and no weight."""
     places = start + tl.arange(0, IDS)
     if source.is_listed:
@@ -270,7 +270,7 @@ def _candidates(source, start, V: tl.constexpr, IDS: tl.constexpr):
         keys = tl.load(source.keys + places, is_there, lowest_key(source.keys.dtype.element_ty))
         weights = tl.load(source.weights + places, is_there, 0)
     else:
-        keys, weights = _weighed(source.row, places, V)
+        keys, weights = _weighed(row, places, V)
     return keys, weights
 
 
@@ -279,7 +279,7 @@ def _reading(listed, is_enough, V: tl.constexpr):
     """The list if it is complete and enough, else the row."""
     is_listed = listed.is_listed & is_enough
     length = tl.where(is_listed, listed.length, V)
-    return _Source(listed.row, is_listed, length, listed.keys, listed.weights, listed.ids)
+    return _Source(is_listed, length, listed.keys, listed.weights, listed.ids)
 
 
 @triton.jit
@@ -314,8 +314,8 @@ def _values(place, logits, edits, ids, V: tl.constexpr):
 
 
 @triton.jit
-def _row(place, logits, edits, best, temperature):
-    return _Row(place, logits, edits, best, (1.0 / temperature * _LOG2_E).to(tl.float32))
+def _log_scale(temperature):
+    return (1.0 / temperature * _LOG2_E).to(tl.float32)
 
 
 @triton.jit
@@ -342,7 +342,7 @@ def _share(part, total):
 
 
 @triton.jit
-def _uniform(sampling, place):
+def uniform(sampling, place):
     """In [0, 1), as in `engine/philox.py`."""
     seed, output_index = tl.load(sampling.seed + place), tl.load(sampling.output_index + place)
     word, _, _, _ = tl.philox(seed, output_index, tl.load(sampling.sibling + place), 0, 0)

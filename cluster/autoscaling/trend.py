@@ -2,9 +2,9 @@
 
 Pure. Algorithm: the means of `BLOCK_S` of the last `MEMORY_S` are explained by a level up to some moment and
 a straight line from there on, by least squares; of all moments the one that leaves the least unexplained. It
-is a rise if the line explains more than noise would, `SIGMAS` standard errors of its slope, and a step in its
-place would leave `STEP_MARGIN` times as much unexplained. A rise goes on for as long again as it has lasted;
-one that has lasted for all that is remembered, until the load has doubled.
+is a rise if the best step in its place would leave `STEP_MARGIN` times as much; noise alone is hardly ever
+that much nearer to a line. A rise goes on for as long again as it has lasted; one that has lasted for all
+that is remembered, until the load has doubled.
 Failure mode: noise hides a rise at first: with ten requests a second to begin with, one by as many each half
 minute is seen after 45 s. And in much noise a small step may look like a rise while it is remembered.
 """
@@ -21,7 +21,6 @@ BLOCK_S = 5.0
 LEAST_BLOCKS = 12
 LEAST_RISING = 5
 """So many blocks at least rise: a line through the last few explains anything."""
-SIGMAS = 5.0
 STEP_MARGIN = 1.3
 MAX_GROWTH = 2.0
 
@@ -76,10 +75,8 @@ def rise_of(blocks: Sequence[Sample]) -> Rise | None:
     values = [block.tokens_per_s for block in blocks]
     fits = [_fit(blocks, values, since) for since, _ in list(blocks)[:-LEAST_RISING]]
     rise, unexplained = min(fits, key=lambda fit: fit[1])
-    explained = _scatter(values) - unexplained
-    is_sure = explained * (len(values) - 3) > SIGMAS**2 * unexplained
-    is_step = _beside_a_step(values) <= STEP_MARGIN * unexplained
-    return rise if rise.slope > 0 and is_sure and not is_step else None
+    is_nearer = _beside_a_step(values) > STEP_MARGIN * unexplained
+    return rise if rise.slope > 0 and is_nearer else None
 
 
 def _fit(blocks: Sequence[Sample], values: Sequence[float], since: float) -> tuple[Rise, float]:

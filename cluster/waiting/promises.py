@@ -37,10 +37,11 @@ class Expected(NamedTuple):
     """Who of one share will come back, on the mean."""
 
     work: Work
-    num_requests: float
+    num_requests: int
+    """Whole ones: half a request fills no place."""
 
 
-NOBODY = Expected(Work(), 0.0)
+NOBODY = Expected(Work(), 0)
 
 
 class _Outside:
@@ -59,7 +60,8 @@ class _Outside:
     @property
     def expected(self) -> Expected:
         part = self._coming.value
-        return Expected(Work(part * self._tokens, part * self._seats), part * self.num_requests)
+        work = Work(part * self._tokens, part * self._seats)
+        return Expected(work, round(part * self.num_requests))
 
     def add(self, entry: Queued, place_s: float) -> None:
         self._tokens += entry.input_service

@@ -50,5 +50,5 @@ class BenchTensors:
         """Where the queries of each sequence begin, int32 [S + 1]."""
         return torch.arange(num_seqs + 1, dtype=torch.int32, device=self._device) * queries
 
-    def filled(self, dtype: str, value: int, number: int) -> Tensor:
+    def filled(self, dtype: str, value: float, number: int) -> Tensor:
         return torch.full((number,), value, dtype=getattr(torch, dtype), device=self._device)

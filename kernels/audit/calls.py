@@ -19,6 +19,8 @@ from kernels.kv_write import kv_write as write
 from kernels.rms_norm import add_rms_norm
 from kernels.rms_norm import rms_norm as norm
 from kernels.rope import rope as rotate
+from kernels.sample import sample as draw
+from kernels.sample_rows import LogitEdits, RowSampling
 from kernels.silu_mul import silu_mul as gate
 
 Call = Callable[[], object]
@@ -107,6 +109,31 @@ def rope(
     return partial(rotate, x, cos, sin, tensors.shuffled(0, num_tokens))
 
 
+def sample(
+    tensors: BenchTensors, arch: str, *, num_rows: int, vocab_size: int, is_edited: bool = False
+) -> Call:
+    """Rows with nucleus sampling; edited ones with all penalties."""
+    logits = tensors.numbers("float32", num_rows, vocab_size)
+    numbers = [tensors.filled("float64", 1.0, num_rows) for _ in range(3)]
+    temperature, top_p, one = numbers[0], numbers[1] * 0.9, numbers[2]
+    zeros = [tensors.filled("int32", 0, num_rows) for _ in range(3)]
+    seed = tensors.filled("int64", 1, num_rows)
+    sampling = RowSampling(temperature, zeros[0], top_p, one * 0.0, seed, zeros[1], zeros[2])
+    if not is_edited:
+        return partial(draw, logits, sampling)
+    edits = LogitEdits(
+        bias_begins=tensors.filled("int32", 0, num_rows + 1),
+        bias_token_ids=tensors.filled("int32", 0, 1),
+        biases=tensors.filled("float64", 0.0, 1),
+        repetition=one * 1.1,
+        presence=one * 0.1,
+        frequency=one * 0.1,
+        output_counts=tensors.filled("int32", 0, num_rows * vocab_size).view(num_rows, vocab_size),
+        is_in_prompt=tensors.filled("bool", 0, num_rows * vocab_size).view(num_rows, vocab_size),
+    )
+    return partial(draw, logits, sampling, edits)
+
+
 def silu_mul(
     tensors: BenchTensors, arch: str, *, num_tokens: int, inner: int, dtype: str = "float16"
 ) -> Call:
@@ -115,7 +142,16 @@ def silu_mul(
 
 CALLS: dict[str, Callable[..., Call]] = {
     function.__name__: function
-    for function in (attention_decode, attention_prefill, attention_flash, kv_write, rms_norm, rope, silu_mul)
+    for function in (
+        attention_decode,
+        attention_prefill,
+        attention_flash,
+        kv_write,
+        rms_norm,
+        rope,
+        sample,
+        silu_mul,
+    )
 }
 """Op → a function of the tensors, the architecture (tiles are chosen by it where none is given, for there may
 be no device to read it from) and the shape."""

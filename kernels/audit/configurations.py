@@ -18,6 +18,8 @@ KERNELS = {
     "_forward_kernel": Expected(streams=("k", "v")),
     "_key_gradients_kernel": Expected(streams=("q", "d_out")),
     "_query_gradients_kernel": Expected(streams=("k", "v")),
+    "_list_kernel": Expected(streams=("logits",)),
+    "_draw_kernel": Expected(streams=("logits",)),
 }
 """What holds for a kernel everywhere; those that are not here have no loop over a stream."""
 
@@ -27,7 +29,16 @@ GEMMA = {"num_heads": 16, "num_kv_heads": 8, "head_dim": 256}
 ODD_80 = {"num_heads": 32, "num_kv_heads": 32, "head_dim": 80}
 ODD_96 = {"num_heads": 24, "num_kv_heads": 8, "head_dim": 96}
 MODELS = {"llama": LLAMA, "smollm": SMOLLM, "gemma": GEMMA, "odd 80": ODD_80, "odd 96": ODD_96}
-OPS = ("kv_write", "rms_norm", "rope", "silu_mul", "attention_decode", "attention_prefill", "attention_flash")
+OPS = (
+    "kv_write",
+    "rms_norm",
+    "rope",
+    "silu_mul",
+    "attention_decode",
+    "attention_prefill",
+    "attention_flash",
+    "sample",
+)
 QUANTISED = ("int8", "float8_e4m3fn")
 
 
@@ -84,6 +95,9 @@ def _small() -> Iterator[Configuration]:
         arguments = {"num_tokens": 2048, "hidden": hidden, "has_residual": True}
         yield _one("rms_norm", f"float16 {hidden}", arguments, is_quick=hidden == 4096)
     yield _one("rope", "float16", {"num_tokens": 2048, "num_heads": 32, "head_dim": 128}, is_quick=True)
+    rows = {"num_rows": 64, "vocab_size": 128256}
+    yield _one("sample", "64 rows of 128 K", rows, is_quick=True)
+    yield _one("sample", "64 rows of 128 K with penalties", rows | {"is_edited": True})
     yield _one("silu_mul", "float16", {"num_tokens": 2048, "inner": 14336}, is_quick=True)
 
 

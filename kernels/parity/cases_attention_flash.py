@@ -57,8 +57,9 @@ def _whole() -> Iterator[Batch]:
     for dtype, causal, head_dim in product(DTYPES, (False, True), (64, 80, 96, 128, 256)):
         batch = Batch(dtype, causal, heads=(4, 2), head_dim=head_dim, batch=2, lens=(50, 77))
         yield replace(batch, tile=(32, 16))
+    # Not one query over one or two keys: its gradients are differences of almost equal numbers, all rounding.
     for causal, heads, lens in product(
-        (False, True), ((1, 1), (6, 2), (5, 1)), ((1, 2), (1, 40), (31, 32), (64, 64))
+        (False, True), ((1, 1), (6, 2), (5, 1)), ((9, 23), (1, 40), (31, 32), (64, 64))
     ):
         yield Batch(torch.float16, causal, heads=heads, lens=lens, tile=(16, 32))
     yield Batch(torch.float16, causal=False, lens=(70, 3))

@@ -6,7 +6,7 @@ A token at a near tie may be another one, so there only the outcome is compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from types import ModuleType
@@ -32,27 +32,28 @@ class Cut:
 
 
 QUICK = (
-    Cut(temperature=0.7),
+    Cut(temperature=3.0),
     Cut(temperature=0.0, top_p=0.5),
-    Cut(top_k=7, top_p=0.6),
-    Cut(top_k=10**9, min_p=0.2),
-    Cut(top_p=0.9),
+    Cut(top_k=20, top_p=0.6),
+    Cut(top_k=10**9, top_p=0.9, min_p=0.5),
 )
 WHOLE = (
     *QUICK,
     Cut(),
     Cut(top_k=1),
-    Cut(top_k=2, temperature=5.0),
+    Cut(top_k=2, temperature=0.7),
     Cut(top_p=0.0),
     Cut(top_p=1e-9, min_p=1.0),
     Cut(top_p=0.5, temperature=0.01),
+    Cut(top_p=0.9),
+    Cut(min_p=0.2),
     Cut(min_p=1.0),
     Cut(min_p=1e-6, temperature=1e15),
     Cut(top_k=40, top_p=0.95, min_p=0.05, temperature=1.3),
     Cut(temperature=1e-5),
 )
 KINDS = ("usual", "equal", "one hot", "few above -inf", "huge", "ties", "falling", "not finite")
-SMALL = SampleTile(num_listed=4, capacity=16, num_ids=16, num_warps=1)
+SMALL = SampleTile(num_listed=4, capacity=16, num_ids=32)
 """So that lists end, overflow and are left out within 50 logits."""
 
 
@@ -79,16 +80,22 @@ def cases(*, whole: bool) -> Iterator[OpCase]:
 def _quick() -> Iterator[Batch]:
     for kind in KINDS:
         yield Batch(kind)
+    yield Batch("falling", 16, tile=SampleTile(16, 16, 16))
     yield Batch("ties", is_edited=True)
     yield Batch("usual", 300, tile=None)
 
 
 def _whole() -> Iterator[Batch]:
-    tiles = (SMALL, replace(SMALL, num_listed=1, capacity=1), SampleTile(16, 64, 64, 1), None)
-    for kind, tile, is_edited in product(KINDS, tiles, (False, True)):
-        yield Batch(kind, 700, WHOLE, tile, is_edited)
-    for kind, vocab_size, is_edited in product(KINDS, (1, 16), (False, True)):
-        yield Batch(kind, vocab_size, WHOLE, SMALL, is_edited)
+    cut_up = (
+        (1, SMALL),
+        (16, SMALL),
+        (50, SMALL),
+        (700, SampleTile(1, 1, 256)),
+        (700, SampleTile(16, 64, 128)),
+        (700, None),
+    )
+    for kind, is_edited, (vocab_size, tile) in product(KINDS, (False, True), cut_up):
+        yield Batch(kind, vocab_size, WHOLE, tile, is_edited)
     yield Batch("usual", 128256, tile=None)
     yield Batch("usual", 151936, tile=None, is_edited=True)
 
@@ -139,7 +146,7 @@ def _logits(kind: str, vocab_size: int, generator: torch.Generator) -> Tensor:  
         case "ties":  # 0.0 and -0.0 among them
             return values.round() / 2
         case "falling":
-            return -torch.arange(vocab_size) / 8  # nearly every draw another token
+            return -torch.arange(vocab_size) / 32  # so nearly flat that any fault leads to another token
         case "not finite":
             return values.index_fill(0, torch.tensor(some), (float("nan"), INF)[some % 2])
     raise ValueError(kind)

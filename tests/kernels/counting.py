@@ -265,3 +265,44 @@ def flash_backward(
         for index in np.ndindex(memory.values.shape):
             number = Number(float(sums[name][index]), meter)
             memory.store(number if factor is None else number * factor, *index)
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What `sample` changes logits by, beside biases."""
+
+    penalties: tuple[Memory, Memory, Memory]
+    bias_begins: Memory
+    counts: Memory
+    is_in_prompt: Memory
+
+
+def sample(
+    logits: Memory, rows: Sequence[Memory], uniform: Sequence[float], edits: Edits | None,
+    token_ids: Memory, outcomes: Memory,
+) -> None:  # fmt: skip
+    """Of the whole vocabulary, in the order of ids. `rows`: what each row is given, its temperature first."""
+    meter = logits.meter
+    num_rows, vocab_size = logits.values.shape
+    for r in range(num_rows):
+        given = [memory.load(r) for memory in rows]
+        numbers = [_edited(logits.load(r, i), edits, r, i) for i in range(vocab_size)]
+        best = meter.largest(numbers)
+        scale = Number(1.0, meter) / given[0]
+        weights = [meter.exp((number - best) * scale) for number in numbers]
+        total = meter.total(weights)
+        reached = np.cumsum([weight.value for weight in weights]) >= uniform[r] * total.value
+        token_ids.store(Number(int(reached.argmax()), meter), r)
+        outcomes.store(Number(0.0, meter), r)
+
+
+def _edited(number: Number, edits: Edits | None, row: int, token: int) -> Number:
+    if edits is None:
+        return number
+    repetition, presence, frequency = (penalty.load(row) for penalty in edits.penalties)
+    edits.bias_begins.load(row), edits.bias_begins.load(row + 1)
+    count = edits.counts.load(row, token)
+    edits.is_in_prompt.load(row, token)
+    is_out = min(count.value, 1.0)
+    divided = number / repetition  # or multiplied, below 0: either way one
+    return divided - frequency * count - Number(presence.value * is_out, number.meter)

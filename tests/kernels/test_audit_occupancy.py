@@ -16,6 +16,9 @@ from kernels.audit.occupancy import KIB, LIMITS, Footprint, Occupancy, occupancy
         ("sm_90", Footprint(8, 255, 0), 1, 0.125, "registers"),
         # 40 are given as 40: 12.8 warps a quarter, of which 12.
         ("sm_80", Footprint(4, 40, 0), 12, 0.75, "registers"),
+        ("sm_80", Footprint(2, 40, 0), 24, 0.75, "registers"),
+        # 41 are given as 48: 10 of 10.7 warps a quarter.
+        ("sm_80", Footprint(2, 41, 0), 20, 0.625, "registers"),
         ("sm_80", Footprint(4, 32, 0), 16, 1.0, "warps"),
         ("sm_80", Footprint(1, 32, 0), 32, 0.5, "programs"),
         ("sm_89", Footprint(4, 32, 0), 12, 1.0, "warps"),

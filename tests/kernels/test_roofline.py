@@ -248,6 +248,32 @@ def test_attention_flash_both_ways(
     run.assert_counted(roofline.attention_flash(**shapes, is_backward=True))
 
 
+@few
+@given(sizes, sizes, st.booleans())
+def test_sample(num_rows: int, vocab_size: int, is_edited: bool) -> None:
+    run = Run()
+    logits = run.array("logits", num_rows, vocab_size, item_bytes=4)
+    sizes_of_parameters = (8, 8, 8, 8, 4, 4, 4)
+    rows = [run.given("rows", [0.7] * num_rows, item_bytes=size) for size in sizes_of_parameters]
+    edits = None
+    if is_edited:
+        penalties = [run.given("rows", [value] * num_rows, item_bytes=8) for value in (1.0, 0.0, 0.0)]
+        edits = counting.Edits(
+            (penalties[0], penalties[1], penalties[2]),
+            bias_begins=run.given("rows", [0] * (num_rows + 1)),
+            counts=run.given("logits", np.ones((num_rows, vocab_size))),
+            is_in_prompt=run.given("logits", np.ones((num_rows, vocab_size)), item_bytes=1),
+        )
+    token_ids = run.given("out", [0] * num_rows, item_bytes=8)
+    outcomes = run.given("out", [0] * num_rows, item_bytes=1)
+    uniform = np.linspace(0.1, 0.9, num_rows).tolist()
+    counting.sample(logits, rows, uniform, edits, token_ids, outcomes)
+    probabilities = torch.softmax(tensor(logits) / 0.7, dim=1).cumsum(dim=1)
+    wanted = [int((row >= u).to(torch.int8).argmax()) for row, u in zip(probabilities, uniform, strict=True)]
+    assert token_ids.values.tolist() == wanted
+    run.assert_counted(roofline.sample(num_rows=num_rows, vocab_size=vocab_size, is_edited=is_edited))
+
+
 def test_splits_are_written_and_read_once_more() -> None:
     shapes = {"num_seqs": 3, "num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "max_len": 4096}
     whole = roofline.attention_decode(**shapes)

@@ -47,10 +47,10 @@ def test_on_launch_day_naive_replicas_do_nothing_for_long() -> None:
     assert max(during) == 0, "all that is computed is for clients who have left"
 
 
-def test_a_milder_launch_day_passes_nearly_unnoticed_and_naively_takes_half_as_long_again() -> None:
+def test_a_milder_launch_day_passes_nearly_unnoticed_and_naively_first_tokens_stay_late() -> None:
     outcome, naive = run("launch-day-mild"), baseline("launch-day-mild")
     assert outcome.figures["answered_share"] > 0.99
-    assert naive.figures["recovery_s"] > 1.4 * outcome.figures["recovery_s"]
+    assert naive.figures["recovery_s"] is None, "not while the load lasts"
 
 
 def test_on_a_ramp_replicas_are_there_when_they_are_needed_and_leave_without_a_loss() -> None:
