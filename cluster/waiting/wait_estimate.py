@@ -8,6 +8,7 @@ first token comes, is learned from the first tokens that came (`first_tokens.py`
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ from cluster.waiting.rivals import Rivals
 from cluster.waiting.slowdown import Slowdown
 from tenants.fair_queue import FairQueue
 from tenants.queued import Queued, Share, Work
-from tenants.terms import ServiceClass
 
 NOTHING = Work()
 MOST_AFTER_TURN = 0.5
@@ -52,9 +52,8 @@ class WaitEstimator:
         self._rivals = Rivals()
         self._slowdown = Slowdown()
         self._error_s = DecayedMean(0.0, 1.0)
-        self._first_tokens: dict[ServiceClass, FirstTokens] = {
-            "interactive": FirstTokens(), "batch": FirstTokens()
-        }  # fmt: skip
+        self._first_tokens: defaultdict[tuple[bool, int], FirstTokens] = defaultdict(FirstTokens)
+        """By standing: inside an engine, too, who weighs more goes first."""
 
     def took(self, entry: Queued, fleet: Fleet, now: float) -> None:
         """A request left for a replica."""
@@ -70,7 +69,7 @@ class WaitEstimator:
     def first_token_came(self, share: Share, uncached_tokens: int, after_turn_s: float) -> None:
         """Of a request that left for a replica."""
         beyond_s = after_turn_s - self.rates.prefill_s(uncached_tokens)
-        self._first_tokens[share.service_class].came(beyond_s)
+        self._first_tokens[share.standing].came(beyond_s)
 
     @property
     def mean_error_s(self) -> float:
@@ -79,8 +78,10 @@ class WaitEstimator:
 
     @property
     def after_turn_s(self) -> float:
-        """What interactive requests are reckoned to wait after their turn, beside their own prefill."""
-        return self._first_tokens["interactive"].most_s
+        """What interactive requests, of the weight that fares worst, are reckoned to wait after their turn
+        beside their own prefill."""
+        waits = (seen.most_s for (is_interactive, _), seen in self._first_tokens.items() if is_interactive)
+        return max(waits, default=0.0)
 
     def wait(
         self,
@@ -112,7 +113,7 @@ class WaitEstimator:
 
     def turn_by_s(self, entry: Queued, by_s: float, now: float) -> float:
         """Until when its turn may come, if its first token is to come by `by_s`."""
-        beyond_s = self._first_tokens[entry.share.service_class].most_s
+        beyond_s = self._first_tokens[entry.share.standing].most_s
         after_turn_s = beyond_s + self.rates.prefill_s(entry.uncached_tokens)
         return by_s - min(after_turn_s, MOST_AFTER_TURN * (by_s - now))
 

@@ -53,7 +53,7 @@ WHOLE = (
     Cut(temperature=1e-5),
 )
 KINDS = ("usual", "equal", "one hot", "few above -inf", "huge", "ties", "falling", "not finite")
-SMALL = SampleTile(num_listed=4, capacity=16, num_ids=32)
+SMALL = SampleTile(num_listed=4, capacity=16, num_ids=64)
 """So that lists end, overflow and are left out within 50 logits."""
 
 
@@ -82,7 +82,7 @@ def _quick() -> Iterator[Batch]:
         yield Batch(kind)
     yield Batch("falling", 16, tile=SampleTile(16, 16, 16))
     yield Batch("ties", is_edited=True)
-    yield Batch("usual", 300, tile=None)
+    yield Batch("usual", 200, tile=SampleTile(16, 64, 128))
 
 
 def _whole() -> Iterator[Batch]:
@@ -90,6 +90,7 @@ def _whole() -> Iterator[Batch]:
         (1, SMALL),
         (16, SMALL),
         (50, SMALL),
+        (90, SMALL),
         (700, SampleTile(1, 1, 256)),
         (700, SampleTile(16, 64, 128)),
         (700, None),

@@ -116,13 +116,15 @@ class TestTurnBy:
         for _ in range(NUM_LATER + 1):
             estimator.first_token_came(PAID, 2 * SECOND, 3.0)
         assert self.turn_by_s(estimator, PAID, 3 * SECOND) == 106.0
-        assert self.turn_by_s(estimator, FREE, 0) == 109.0
+        assert self.turn_by_s(estimator, PAID, 0) == 109.0
 
-    def test_of_interactive_requests_is_not_that_of_batch(self, estimator: WaitEstimator) -> None:
-        """Inside an engine batch waits, and interactive does not."""
+    @pytest.mark.parametrize("lower", [FREE, BATCH])
+    def test_of_who_goes_first_inside_an_engine_is_not_that_of_who_waits_there(
+        self, estimator: WaitEstimator, lower: Share
+    ) -> None:
         for _ in range(NUM_SEEN):
-            estimator.first_token_came(BATCH, 0, 4.0)
-        assert [self.turn_by_s(estimator, share, 0) for share in (PAID, BATCH)] == [110.0, 106.0]
+            estimator.first_token_came(lower, 0, 4.0)
+        assert [self.turn_by_s(estimator, share, 0) for share in (PAID, lower)] == [110.0, 106.0]
 
     def test_leaves_half_of_the_time_for_waiting(self, estimator: WaitEstimator) -> None:
         assert self.turn_by_s(estimator, PAID, 100 * SECOND) == 105.0

@@ -155,6 +155,17 @@ class TestAhead:
         pushed(queue, a_share("p", weight=4), *[100] * 50)
         assert queue.work_ahead(a_share("a")) == (1100, 11)
 
+    def test_siblings_count_a_seat_each(self, queue: FairQueue) -> None:
+        """Of a tenant of which a part is ahead, as many as its requests ask for on the mean."""
+        for share, num_siblings in ((a_share("a"), 3), (a_share("p", weight=4), 1), (a_share("p", 4), 3)):
+            for _ in range(10):
+                queue.push(an_entry(share)._replace(num_siblings=num_siblings))
+        assert queue.work_of(a_share("p")) == (2000, 40)
+        assert queue.work_ahead(a_share("p", 4)) == (2000 + 600, 40 + 6 * 3)
+        assert queue.work_ahead(a_share("a")) == (1000 + 2000, 30 + 40)
+        (gone,) = popped(queue, 1)
+        assert queue.work_of(gone.share).seats == {"a": 30, "p": 40}[gone.share.tenant_id] - gone.num_siblings
+
     def test_newcomers_that_came_before_are_ahead(self, queue: FairQueue) -> None:
         for number in range(30):
             pushed(queue, f"t{number}", 500)
