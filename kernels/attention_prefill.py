@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention_tile import AttentionTile, generation, prefill_tile
+from kernels.attention_tile import AttentionTile, forward_tile, generation
 from kernels.block_lists import BlockLists
 from kernels.byte_pairs import KINDS, even_and_odd
 from kernels.tile_dot import tile_dot
@@ -195,7 +195,7 @@ def paged_prefill(
     Raises ValueError for tensors that do not fit.
     """
     _check(query, k_cache, v_cache, k_scale, v_scale, block_lists, max_query_len)
-    tile = tile or prefill_tile(query.shape[2], query.dtype, generation(query.device))
+    tile = tile or forward_tile(query.shape[2], query.dtype, generation(query.device))
     out = torch.zeros_like(query) if out is None else out
     constants = prefill_constants(
         query.shape, k_cache.shape, k_cache.dtype, tile, window, soft_cap, _list_sizes(block_lists)

@@ -6,7 +6,7 @@ register and fit into shared memory. Not chosen by speed: they have not been run
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -26,17 +26,10 @@ def forward_tile(head_dim: int, dtype: torch.dtype, generation: int) -> Attentio
     if dtype == torch.float32:
         return _float32_tile(head_dim)
     if generation in (9, 10):  # products from shared memory: rows and sums have the registers to themselves
-        return AttentionTile(128, 64, 8, 3) if head_dim <= 128 else AttentionTile(128, 32, 8, 2)
+        return AttentionTile(128, 64 if head_dim <= 128 else 32, 8, 3)
     if head_dim <= 64:
         return AttentionTile(128, 64, 8, 2)
     return AttentionTile(128, 32, 8, 2) if head_dim <= 128 else AttentionTile(64, 32, 8, 2)
-
-
-def prefill_tile(head_dim: int, dtype: torch.dtype, generation: int) -> AttentionTile:
-    """As forward; where rows are widest a third stage frees what spilled when bytes are widened."""
-    tile = forward_tile(head_dim, dtype, generation)
-    is_widest = head_dim > 128 and generation in (9, 10) and dtype != torch.float32
-    return replace(tile, num_stages=3) if is_widest else tile
 
 
 def backward_tile(head_dim: int, dtype: torch.dtype, generation: int) -> AttentionTile:

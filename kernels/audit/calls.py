@@ -13,7 +13,7 @@ import torch
 from kernels.attention_decode import paged_decode
 from kernels.attention_flash import flash_backward, flash_forward
 from kernels.attention_prefill import paged_prefill
-from kernels.attention_tile import AttentionTile, backward_tile, forward_tile, prefill_tile
+from kernels.attention_tile import AttentionTile, backward_tile, forward_tile
 from kernels.audit.bench_tensors import BLOCK_SIZE, BenchTensors
 from kernels.kv_write import kv_write as write
 from kernels.rms_norm import add_rms_norm
@@ -58,7 +58,7 @@ def attention_prefill(
         tensors.block_table(num_seqs, max_len // BLOCK_SIZE), tensors.borders(num_seqs, queries),
         tensors.filled("int32", max_len, num_seqs), head_dim**-0.5, max_query_len=queries,
         window=window, soft_cap=soft_cap, k_scale=k_scale, v_scale=v_scale,
-        tile=_tile(tile, prefill_tile, head_dim, dtype, arch),
+        tile=_tile(tile, forward_tile, head_dim, dtype, arch),
     )  # fmt: skip
 
 

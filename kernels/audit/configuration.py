@@ -13,6 +13,8 @@ class Expected:
 
     streams: tuple[str, ...] = ()
     """Parameters whose tensors its loops read: keys, values, weights."""
+    has_products: bool = False
+    """Of tiles: what tensor cores are for."""
     least_load_bits: int = 128
     """A thread's load of these."""
     precision: str = "ieee"

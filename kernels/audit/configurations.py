@@ -12,12 +12,12 @@ from typing import Any
 from kernels.audit.configuration import Configuration, Expected
 
 KERNELS = {
-    "_attend": Expected(streams=("k_ptr", "v_ptr")),
+    "_attend": Expected(streams=("k_ptr", "v_ptr"), has_products=True),
     "_combine": Expected(streams=("partial_ptr",), least_load_bits=64),
-    "_prefill": Expected(streams=("k_cache", "v_cache")),
-    "_forward_kernel": Expected(streams=("k", "v")),
-    "_key_gradients_kernel": Expected(streams=("q", "d_out")),
-    "_query_gradients_kernel": Expected(streams=("k", "v")),
+    "_prefill": Expected(streams=("k_cache", "v_cache"), has_products=True),
+    "_forward_kernel": Expected(streams=("k", "v"), has_products=True),
+    "_key_gradients_kernel": Expected(streams=("q", "d_out"), has_products=True),
+    "_query_gradients_kernel": Expected(streams=("k", "v"), has_products=True),
     "_list_kernel": Expected(streams=("logits",)),
     "_draw_kernel": Expected(streams=("logits",)),
 }

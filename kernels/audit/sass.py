@@ -16,12 +16,11 @@ from kernels.audit.loops import loop_bodies
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+ )?([A-Z][\w.]*)([^;]*);")
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
-_TENSOR = re.compile(r"(?:[HIQOD]|H?G|HG|IG|QG|DG|UTC[HIQO])MMA\b")
-_WARP_PRODUCT = re.compile(r"[A-Z]+MMA\.(?:SP\.)?(\d+)\b")
+_TENSOR = re.compile(r"(?:[HIQOD]G?|UTC[HIQO])MMA\b")
+_WARP_PRODUCT = re.compile(r"[A-Z]MMA\.(?:SP\.)?(?:168(\d+)|884)\b")
 _GROUP_PRODUCT = re.compile(r"[A-Z]GMMA\.(\d+)x(\d+)x(\d+)")
 WARP_LANES = 32
 WARPS_A_GROUP = 4
-_WARP_SHAPES = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32, "16864": 16 * 8 * 64}
 LANE_FLOPS = {
     "FADD": 1, "FMUL": 1, "FFMA": 2, "FMNMX": 1, "FMNMX3": 2, "MUFU": 1, "FSET": 1,
     "FADD2": 2, "FMUL2": 2, "FFMA2": 4, "HADD2": 2, "HMUL2": 2, "HFMA2": 4, "HMNMX2": 2,
@@ -116,8 +115,8 @@ def tensor_flops(instruction: Instruction, num_warps: int, unit_flops: float) ->
     if group := _GROUP_PRODUCT.match(instruction.opcode):
         rows, columns, summed = map(int, group.groups())
         return 2 * rows * columns * summed / WARPS_A_GROUP
-    if (warp := _WARP_PRODUCT.match(instruction.opcode)) and warp[1] in _WARP_SHAPES:
-        return 2 * _WARP_SHAPES[warp[1]]
+    if warp := _WARP_PRODUCT.match(instruction.opcode):
+        return 2 * (16 * 8 * int(warp[1]) if warp[1] else 8 * 8 * 4)
     return unit_flops / num_warps
 
 

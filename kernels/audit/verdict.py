@@ -72,6 +72,8 @@ def _products(facts: Facts, expected: Expected) -> Iterator[str]:
     for precision in sorted({dot.precision for dot in facts.dots if dot.precision is not None}):
         if precision != expected.precision:
             yield f"float32 is multiplied as {precision}, {expected.precision} stated"
+    if expected.has_products and not facts.dots:
+        yield "a product without tensor cores: none of tiles at all"
     # float32 as such has no tensor cores.
     narrow = [dot for dot in facts.dots if dot.precision != "ieee"]
     if any(dot.is_by_threads for dot in narrow) or (narrow and not facts.tensor):

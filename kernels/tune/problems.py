@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kernels.attention_decode import choose_num_splits, default_tile
-from kernels.attention_tile import backward_tile, forward_tile, prefill_tile
+from kernels.attention_tile import backward_tile, forward_tile
 from kernels.audit.configurations import MODELS
 from kernels.roofline import ITEM_BYTES, read_by_tiles
 from kernels.tune.problem import Problem, Turns
@@ -52,7 +52,7 @@ def _prefill(name: str, model: Mapping[str, int], generation: int) -> Iterator[P
         shape=_shape(model, num_tokens=2048, max_len=8192),
         arguments=arguments,
         space=MANY,
-        start=astuple(prefill_tile(model["head_dim"], torch.bfloat16, generation)),
+        start=astuple(forward_tile(model["head_dim"], torch.bfloat16, generation)),
         turns=partial(_prefill_turns, arguments),
     )
 

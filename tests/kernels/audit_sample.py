@@ -63,10 +63,11 @@ def stored(name: str) -> Compiled:
 
 
 def _written(compiled: Compiled) -> str:
-    """Texts as lists of lines, without comments and what names places in the source."""
+    """Texts as lists of lines, without comments and what names places in the source or on this machine."""
     fields = asdict(compiled)
     texts = {key: _UNTOLD.sub("", fields[key]).splitlines() for key in TEXTS}
-    return json.dumps(fields | texts, indent=0) + "\n"
+    written = json.dumps(fields | texts, indent=0) + "\n"
+    return written.replace(f"{Path(__file__).parents[2]}/", "")
 
 
 def main() -> None:

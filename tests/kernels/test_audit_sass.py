@@ -71,6 +71,7 @@ def test_a_jump_back_into_what_can_be_entered_elsewhere_is_none() -> None:
         ("HMMA.16816.F32", 4096),
         ("HMMA.1688.F32.TF32", 2048),
         ("IMMA.16832.S8.S8", 8192),
+        ("DMMA.884", 512),
         ("HGMMA.64x128x16.F32.BF16", 65536),  # a quarter of what four warps do together
         ("QGMMA.64x64x32.F32.E4M3.E4M3", 65536),
         ("UTCHMMA", 250.0),

@@ -13,7 +13,7 @@ from kernels.audit.session import audited
 from kernels.audit.verdict import failures, rows_of
 from tests.kernels.audit_sample import ARCH, stored
 
-EXPECTED = Expected(streams=("weight_ptr",))
+EXPECTED = Expected(streams=("weight_ptr",), has_products=True)
 
 
 def found(compiled: Compiled, expected: Expected = EXPECTED) -> list[str]:
@@ -60,6 +60,12 @@ def test_a_product_laid_out_for_threads_fails() -> None:
     line = next(line for line in stored("sound").ttgir.splitlines() if "tt.dot" in line)
     second = line + "\n" + line.replace("xf32, #mma>", "xf32, #blocked>")
     assert found(planted("ttgir", line, second)) == ["a product of f16 without tensor cores"]
+
+
+def test_a_product_written_as_a_sum_fails() -> None:
+    without = planted("ttgir", "tt.dot", "arith.mulf")
+    assert found(without) == ["a product without tensor cores: none of tiles at all"]
+    assert found(without, replace(EXPECTED, has_products=False)) == []
 
 
 def test_float32_rounded_to_tf32_fails() -> None:
