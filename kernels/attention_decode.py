@@ -212,7 +212,7 @@ def paged_decode(
     _check(query, out, k_cache, v_cache, k_scale, v_scale, window, num_splits)
     num_seqs, num_heads, head_dim = query.shape
     _, num_kv_heads, block_size, _ = k_cache.shape
-    tile = tile or default_tile(head_dim, query.dtype)
+    tile = tile or default_tile(head_dim, query.dtype, k_cache.dtype)
     if num_splits is None:
         max_keys = block_table.shape[1] * block_size
         max_keys = max_keys if window is None else min(max_keys, window)
@@ -252,18 +252,20 @@ def choose_num_splits(num_programs: int, max_keys: int, device: torch.device) ->
     return 1 << (most.bit_length() - 1) if most > 1 else 1
 
 
-def default_tile(head_dim: int, dtype: torch.dtype) -> AttentionTile:
+def default_tile(head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype) -> AttentionTile:
     """At most so many heads of a group in a program, and so many keys a turn.
 
     Chosen by what the compiler makes of it, not by speed: no spills, and with 16 rows of float16 two programs
     or more fit into the shared memory of an A100. Half of the stages go into the way through the block table:
-    five hold two tiles of keys and values.
+    five hold two tiles of keys and values. Caches of bytes have one tile on the way, for with two sm_100
+    spills: 64 KiB of a processor's programs together, where a B200 brings 23 in the 800 cycles of a load.
     """
     if dtype == torch.float32:  # no tensor cores, so a product lives in registers
         return AttentionTile(num_rows=16, num_keys=16, num_warps=4, num_stages=5)
+    num_stages = 4 if cache_dtype in KINDS else 5
     if head_dim > 128:
-        return AttentionTile(num_rows=32, num_keys=32, num_warps=4, num_stages=5)
-    return AttentionTile(num_rows=64, num_keys=64, num_warps=4, num_stages=5)
+        return AttentionTile(num_rows=32, num_keys=32, num_warps=4, num_stages=num_stages)
+    return AttentionTile(num_rows=64, num_keys=64, num_warps=4, num_stages=num_stages)
 
 
 def decode_constants(

@@ -39,7 +39,7 @@ def _decode(name: str, model: Mapping[str, int], generation: int) -> Iterator[Pr
             shape=_shape(model, num_seqs=num_seqs, max_len=max_len),
             arguments=arguments,
             space=DECODE,
-            start=(*astuple(default_tile(model["head_dim"], torch.bfloat16)), splits),
+            start=(*astuple(default_tile(model["head_dim"], torch.bfloat16, torch.bfloat16)), splits),
             turns=partial(_decode_turns, arguments),
         )
 
