@@ -37,7 +37,9 @@ GPU_OF = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h100", "sm_100": "b200"}
     type=click.Choice(list(LIMITS)),
     help="For this GPU.  [default: the one of this machine, or sm_90]",
 )
-@click.option("--generations", type=click.IntRange(0), default=4)
+@click.option(
+    "--generations", type=click.IntRange(0), default=4, help="After the first candidates; 0: these alone."
+)
 @click.option("--population", type=click.IntRange(2), default=12, help="Candidates of a generation.")
 @click.option("--seed", type=int, default=0, help="Equal seeds search equally.")
 @click.option("--write", is_flag=True, help="Put the results into the table of the architecture.")
