@@ -257,15 +257,16 @@ def default_tile(head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype) ->
 
     Chosen by what the compiler makes of it, not by speed: no spills, and with 16 rows of float16 two programs
     or more fit into the shared memory of an A100. Half of the stages go into the way through the block table:
-    five hold two tiles of keys and values. Caches of bytes have one tile on the way, for with two sm_100
-    spills: 64 KiB of a processor's programs together, where a B200 brings 23 in the 800 cycles of a load.
+    five hold two tiles of keys and values. int8 has one, for with two sm_100 spills: 64 KiB of a processor's
+    programs together, where a B200 brings 23 in the 800 cycles of a load.
     """
     if dtype == torch.float32:  # no tensor cores, so a product lives in registers
         return AttentionTile(num_rows=16, num_keys=16, num_warps=4, num_stages=5)
-    num_stages = 4 if cache_dtype in KINDS else 5
     if head_dim > 128:
-        return AttentionTile(num_rows=32, num_keys=32, num_warps=4, num_stages=num_stages)
-    return AttentionTile(num_rows=64, num_keys=64, num_warps=4, num_stages=num_stages)
+        return AttentionTile(num_rows=32, num_keys=32, num_warps=4, num_stages=5)
+    return AttentionTile(
+        num_rows=64, num_keys=64, num_warps=4, num_stages=4 if cache_dtype == torch.int8 else 5
+    )
 
 
 def decode_constants(
