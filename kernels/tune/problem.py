@@ -21,6 +21,8 @@ class Turns:
     """Of the products of one turn, with what pads a tile."""
     num_bytes: int
     """That one turn reads."""
+    num_loads: int = 1
+    """One after the other, since the first says where the second reads: a block table, then keys."""
 
 
 @dataclass(frozen=True)

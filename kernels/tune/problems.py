@@ -83,7 +83,7 @@ def _decode_turns(of: Mapping[str, Any], chosen: Mapping[str, int]) -> dict[str,
     rows, keys = min(max(16, _power(group)), chosen["num_rows"]), chosen["num_keys"]
     programs = of["num_seqs"] * of["num_kv_heads"] * -(-group // rows)
     number = programs * -(-of["max_len"] // keys)
-    return {"_attend": Turns(number, 2 * _product(of, rows, keys), _bytes(of, keys))}
+    return {"_attend": Turns(number, 2 * _product(of, rows, keys), _bytes(of, keys), num_loads=2)}
 
 
 def _prefill_turns(of: Mapping[str, Any], chosen: Mapping[str, int]) -> dict[str, Turns]:
@@ -92,7 +92,7 @@ def _prefill_turns(of: Mapping[str, Any], chosen: Mapping[str, int]) -> dict[str
     rows = max(16, _power(queries * group))
     read = read_by_tiles(of["max_len"] - of["num_tokens"], of["num_tokens"], queries, None)
     number = of["num_kv_heads"] * read // keys
-    return {"_prefill": Turns(number, 2 * _product(of, rows, keys), _bytes(of, keys))}
+    return {"_prefill": Turns(number, 2 * _product(of, rows, keys), _bytes(of, keys), num_loads=2)}
 
 
 def _forward_turns(of: Mapping[str, Any], chosen: Mapping[str, int]) -> dict[str, Turns]:

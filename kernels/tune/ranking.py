@@ -27,10 +27,4 @@ def _cost(problem: Problem, gpu: Gpu, candidate: Candidate, answer: Answer) -> f
         return math.inf
     chosen = problem.space.named(candidate)
     work = WORK[problem.op](**problem.arguments_with(candidate))
-    return seconds(
-        answer.kernels,
-        problem.turns(chosen),
-        gpu,
-        other_bytes=work.num_bytes - work.bytes_by_part["keys and values"],
-        dtype=work.dtype,
-    )
+    return seconds(answer.kernels, problem.turns(chosen), gpu, num_bytes=work.num_bytes, dtype=work.dtype)

@@ -26,15 +26,20 @@ def facts() -> Facts:
     )
 
 
-def predicted(facts: Facts, turns: Turns) -> float:
+def predicted(facts: Facts, turns: Turns, num_bytes: int = 0) -> float:
     """Without the launch."""
-    found = seconds([facts], {facts.kernel: turns}, H100, other_bytes=0, dtype="float16")
+    found = seconds([facts], {facts.kernel: turns}, H100, num_bytes=num_bytes, dtype="float16")
     return found - LAUNCH_S
 
 
-def test_bytes_take_what_the_memory_takes(facts: Facts) -> None:
-    turns = Turns(number=H100.processors * 100, flops=1, num_bytes=33_500)
-    assert predicted(facts, turns) == pytest.approx(turns.number * 33_500 / 3.35e12, rel=1e-3)
+def test_no_candidate_is_faster_than_all_bytes_once(facts: Facts) -> None:
+    turns = Turns(number=H100.processors * 100, flops=1, num_bytes=64)
+    assert predicted(facts, turns, num_bytes=3_350_000_000) == pytest.approx(1e-3)
+
+
+def test_what_is_read_again_comes_64_bytes_a_cycle(facts: Facts) -> None:
+    turns = Turns(number=H100.processors * 100, flops=1, num_bytes=64_000)
+    assert predicted(facts, turns, num_bytes=1) == pytest.approx(100 * 1000 / H100.clock, rel=1e-3)
 
 
 def test_products_take_what_tensor_cores_take(facts: Facts) -> None:
@@ -64,6 +69,13 @@ def test_a_shallow_pipeline_waits_unless_other_programs_fill_the_time(facts: Fac
     assert predicted(replace(alone, num_stages=5), turns) == pytest.approx(two_at_a_time / 2, rel=1e-2)
 
 
+def test_keys_behind_a_block_table_are_waited_for_twice(facts: Facts) -> None:
+    alone = replace(facts, num_stages=1, occupancy=replace(facts.occupancy, programs=1))
+    turns = Turns(number=2 * H100.processors, flops=1, num_bytes=1)
+    paged = replace(turns, num_loads=2)
+    assert predicted(alone, paged) == pytest.approx(2 * predicted(alone, turns), rel=1e-2)
+
+
 def test_one_program_more_than_processors_costs_a_whole_turn_more(facts: Facts) -> None:
     even = replace(facts, grid=(H100.processors,))
     odd = replace(facts, grid=(H100.processors + 1,))
@@ -90,5 +102,5 @@ def test_what_spills_or_does_not_fit_is_out(facts: Facts) -> None:
 
 
 def test_kernels_without_loops_cost_a_launch_and_their_bytes(facts: Facts) -> None:
-    found = seconds([facts], {}, H100, other_bytes=3_350_000, dtype="float16")
+    found = seconds([facts], {}, H100, num_bytes=3_350_000, dtype="float16")
     assert found == pytest.approx(LAUNCH_S + 1e-6)
