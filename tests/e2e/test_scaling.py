@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from tests.e2e.conftest import NUM_REPLICAS, tape_rows
 from tests.e2e.served import REPOSITORY, Served, answered, until
 from tests.e2e.steady_load import SteadyLoad
 
-TEXTS = {"x": "A" * 100, "yy": "B" * 200}
+SHARED = "Both prompts begin alike, for so long that a new replica computes it before anybody asks. " * 2
+SHORT, LONG = SHARED + "x", SHARED + "yy"
+TEXTS = {SHORT: "A" * 100, LONG: "B" * 200}
 """One or two seconds each."""
 STEP_MS = 10
 SEATS = 4
@@ -45,6 +48,12 @@ def num_serving(served: Served) -> int:
     return sum(one["state"] == "serving" for one in status(served)["replicas"])
 
 
+def num_warmed_tokens(served: Served) -> float:
+    with served.http(served.admin_key) as client:
+        gauges = client.get("/metrics").text
+    return max(float(told) for told in re.findall(r"^headrace_warmed_tokens_total ([\d.]+)$", gauges, re.M))
+
+
 def test_how_a_cluster_stands_is_told_by_command_and_as_gauges(tape_cluster: Served) -> None:
     tape_cluster.wait_for_members("replica", NUM_REPLICAS)
     until(lambda: num_serving(tape_cluster) == NUM_REPLICAS, 30, lambda: status(tape_cluster))
@@ -65,6 +74,7 @@ def test_up_under_load_and_down_again_without_a_lost_request(served: Served) -> 
         assert 0 < told["capacity"]["tokens_per_s_per_replica"] < 2 * SEATS * 1000 / STEP_MS
         assert told["cold_start"]["stages_s"]["weights"] == 0
         assert told["target"] == 2
+        until(lambda: num_warmed_tokens(served) > 0)
     with SteadyLoad(served, TEXTS, streams=1, wholes=0):
         until(lambda: num_serving(served) == 1, 240, lambda: status(served))
 
@@ -75,8 +85,8 @@ def test_to_nothing_without_demand_and_back_at_the_first_request(served: Served)
     served.wait_for_members("replica", 0)
     with served.http() as client:
         assert client.get("/ready").status_code == 200
-        body = {"model": "tape", "prompt": "x", "max_tokens": 4000}
+        body = {"model": "tape", "prompt": SHORT, "max_tokens": 4000}
         answer = answered(lambda: client.post("/v1/completions", json=body), 60)
-    assert answer.json()["choices"][0]["text"] == TEXTS["x"]
+    assert answer.json()["choices"][0]["text"] == TEXTS[SHORT]
     assert num_serving(served) == 1
     assert [one["labels"]["process"] for one in served.targets()].count("replica") == 1
