@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from cluster.backlog import Backlog
 from cluster.credit import NO_CREDIT, Credit, Outstanding, with_kept
-from cluster.window_shares import Demand, window_shares
+from cluster.window_shares import FlowDemand, window_shares
 from engine.request import Request, RequestOutput
 
 WINDOW_STEPS = 2
@@ -45,15 +45,15 @@ class _Account:
     def there(self) -> Credit:
         return Credit(self.outstanding.tokens, self.outstanding.requests)
 
-    def demands(self, kind: int) -> list[Demand]:
+    def demands(self, kind: int) -> list[FlowDemand]:
         """What is there, what waits, and room to start; `kind`: index of a field of `Credit`."""
-        room = [Demand("", FLOOR[kind])]
+        room = [FlowDemand("", FLOOR[kind])]
         waiting = [
-            Demand(one.tenant_id, (one.tokens, one.requests)[kind], one.weight, one.priority)
+            FlowDemand(one.tenant_id, (one.tokens, one.requests)[kind], one.weight, one.priority)
             for one in self.backlogs
         ]
         there = [
-            Demand(flow.flow_id, (one.tokens, one.seats)[kind], flow.weight, one.request.priority)
+            FlowDemand(flow.flow_id, (one.tokens, one.seats)[kind], flow.weight, one.request.priority)
             for one in self.outstanding.live
             if (flow := one.request.flow)
         ]

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
 
-from cluster.choice import Candidate, Choice
-from cluster.generation import PRIORITY
+from cluster.choice import ReplicaCandidate, ReplicaChoice
 from cluster.links import Links
 from cluster.routed_request import RoutedRequest
 from cluster.routing import ReplicaLoad, RoutingPolicy
-from engine.request import Flow, Request
-
-
-class Part(NamedTuple):
-    """Siblings `sibling` … `sibling` + `n` − 1 of a request, which go on behind `output_token_ids`."""
-
-    sibling: int = 0
-    n: int = 1
-    output_token_ids: tuple[int, ...] = ()
+from cluster.submission import Part, submission
+from engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +28,21 @@ class Booking:
 
 
 class Chooser:
-    """Books what its `Choice` says. `clock` is monotonic, in seconds."""
+    """Books what its `ReplicaChoice` says. `clock` is monotonic, in seconds."""
 
     def __init__(self, links: Links, policy: RoutingPolicy, rng: Random, clock: Callable[[], float]) -> None:
         self._links = links
         self._clock = clock
-        self._choice = Choice(policy, rng)
+        self._choice = ReplicaChoice(policy, rng)
 
     def book(self, request: RoutedRequest, loads: Sequence[ReplicaLoad], part: Part) -> Booking:
         """At one of these replicas, of which there is at least one."""
         candidates = self._candidates(request, loads)
         chosen = self._choice.choose(candidates, request.num_prompt_tokens, self._clock())
         request.predicted_cached_tokens = chosen.cached_tokens
-        submission = self._submission(request, chosen, part)
-        self._links.book(chosen.replica_id, submission)
-        return Booking(chosen.replica_id, submission, self._links)
+        submitted = self._submission(request, chosen, part)
+        self._links.book(chosen.replica_id, submitted)
+        return Booking(chosen.replica_id, submitted, self._links)
 
     def forget(self, replica_id: str) -> None:
         """What was routed there may never have come."""
@@ -62,10 +53,10 @@ class Chooser:
         candidates = self._candidates(request, self._links.candidates())
         return self._choice.most_cached_tokens(candidates, request.num_prompt_tokens, self._clock())
 
-    def _candidates(self, request: RoutedRequest, loads: Sequence[ReplicaLoad]) -> list[Candidate]:
+    def _candidates(self, request: RoutedRequest, loads: Sequence[ReplicaLoad]) -> list[ReplicaCandidate]:
         hellos = [self._links.hello(load.replica_id) for load in loads]
         return [
-            Candidate(
+            ReplicaCandidate(
                 load,
                 hello.block_size,
                 request.chains.of(hello).block_hashes,
@@ -80,20 +71,14 @@ class Chooser:
         request.hash_root = request.hash_root or hello.hash_root
         chain = request.chains.of(hello)
         attempt = request.attempts.begin(chosen.replica_id)
-        num_tokens = request.num_prompt_tokens + len(part.output_token_ids)
-        return Request(
-            is_suspect=request.attempts.is_suspect,
-            request_id=f"{asked.request_id}-{attempt}",
-            prompt_token_ids=asked.prompt_token_ids,
-            sampling=asked.sampling,
-            hash_root=chain.root,
-            block_hashes=chain.block_hashes,
-            branch=chain.branch,
-            output_token_ids=part.output_token_ids,
+        return submission(
+            f"{asked.request_id}-{attempt}",
+            asked.share,
+            asked.prompt_token_ids,
+            chain,
+            asked.sampling,
+            chosen.cached_tokens,
+            part,
             attempt=attempt,
-            sibling=part.sibling,
-            n=part.n,
-            priority=PRIORITY[asked.service_class],
-            flow=Flow(asked.account.tenant.tenant_id, asked.account.terms.weight),
-            num_uncached_tokens=num_tokens - chosen.cached_tokens,
+            is_suspect=request.attempts.is_suspect,
         )

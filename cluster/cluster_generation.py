@@ -11,17 +11,18 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from cluster.api.errors import ApiError, no_capacity, tenant_disabled
-from cluster.chooser import Part
+from cluster.autoscaling.demand import DemandMeter
 from cluster.dispatcher import Dispatcher
 from cluster.generation import TextDelta, Usage
 from cluster.link import LinkDown, LinksClosed, ReplicaLeft
 from cluster.links import Links
 from cluster.reservation import Reservation
 from cluster.routed_request import RoutedRequest
-from cluster.running import Run
+from cluster.running import RunningRequest
 from cluster.sibling_text import SiblingText
+from cluster.submission import Part
 from cluster.token_inbox import TokenInbox
-from cluster.waiting_room import WaitingRoom, share_of
+from cluster.waiting_room import WaitingRoom
 from engine.prefix_stats import PrefixStats
 from engine.request import RequestOutput, Timing
 from tenants.ledger.settlement import Outcome
@@ -51,15 +52,17 @@ class ClusterGeneration:
         texts: list[SiblingText],
         observer: Observer,
         reservation: Reservation,
-        run: Run,
+        run: RunningRequest,
+        demand: DemandMeter,
     ) -> None:
         self._links = links
         self._reservation = reservation
         self._run = run
+        self._demand = demand
         run.on_ended = request.wake.set
         self._dispatcher = dispatcher
         self._room = room
-        self._share = share_of(request.asked)
+        self._share = request.asked.share
         self._request = request
         self._inboxes = [inbox]
         """One, until siblings go on elsewhere behind tokens of their own."""
@@ -92,7 +95,8 @@ class ClusterGeneration:
         if self._num_running:
             for inbox in self._inboxes:
                 self._links.abort(inbox)
-        self._reservation.settle(outcome, self.usage)
+        if self._reservation.settle(outcome, self.usage):
+            self._demand.ended(self.usage.completion_tokens)
         self._run.leave()
 
     async def _next_output(self) -> RequestOutput:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from cluster.admission import Admitted, Lookup
 from cluster.api.errors import ApiError, no_capacity, tenant_disabled
 from cluster.autoscaling.demand import DemandMeter, Visit
-from cluster.chooser import Part
 from cluster.cluster_generation import ClusterGeneration, Observer
 from cluster.dispatcher import Dispatcher
 from cluster.generation import GenerationRequest
@@ -27,6 +26,7 @@ from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
 from cluster.routed_request import RoutedRequest
 from cluster.running import Running
 from cluster.sibling_text import SiblingText
+from cluster.submission import Part
 from cluster.waiting.arrival import Arrival
 from cluster.waiting_room import WaitingRoom
 from tenants.tenant import cache_salt
@@ -40,9 +40,9 @@ class Admits(Protocol):
 
 
 class ClusterGenerator:
-    """Stateless between requests: links own what runs, Redis owns who may. `hasher` takes long prompts.
+    """Owns what is counted of demand. Of requests it keeps nothing: links own what runs, Redis owns who may.
 
-    `clock` is monotonic, in seconds.
+    `hasher` takes long prompts; `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class ClusterGenerator:
         observer: Observer,
         running: Running,
         public: PublicPrefixes = NO_PREFIXES,
-        demand: DemandMeter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._links = links
@@ -70,7 +69,7 @@ class ClusterGenerator:
         self._observer = observer
         self._running = running
         self._public = public
-        self._demand = demand or DemandMeter()
+        self.demand = DemandMeter()
         self._clock = clock
         self.is_admitting = True
 
@@ -94,7 +93,7 @@ class ClusterGenerator:
         run = self._running.entered(request.account.tenant)
         run.on_ended = partial(self._room.dismiss, request.request_id, tenant_disabled)
         arrival = _cached(arrival, claims, hellos)
-        visit = self._demand.arrived(arrival, request.n * reservation.max_tokens, self._clock())
+        visit = self.demand.arrived(arrival, request.n * reservation.max_tokens, self._clock())
         try:
             routed = RoutedRequest(_within(request, reservation.max_tokens), chains, claims)
             inbox = await self._dispatcher.submit(routed, Part(n=request.n))
@@ -109,6 +108,7 @@ class ClusterGenerator:
                 self._observer,
                 reservation,
                 run,
+                self.demand,
             )
         except BaseException as error:
             self._turned_away(visit, error)
@@ -122,7 +122,7 @@ class ClusterGenerator:
         try:
             self._room.check(arrival)
         except ApiError as error:
-            self._turned_away(self._demand.arrived(arrival, request.n * max_tokens, self._clock()), error)
+            self._turned_away(self.demand.arrived(arrival, request.n * max_tokens, self._clock()), error)
             raise
         return _within(request, max_tokens)
 
@@ -130,7 +130,7 @@ class ClusterGenerator:
         """If it was: what is the client's fault is not tried again."""
         if isinstance(error, ApiError) and error.status in (429, 503):
             is_shed = error.status == 503
-            self._demand.turned_away(visit, self._clock(), error.retry_after_s, is_shed=is_shed)
+            self.demand.turned_away(visit, self._clock(), error.retry_after_s, is_shed=is_shed)
 
 
 def _cached(arrival: Arrival, claims: Mapping[int, int], hellos: Sequence[Hello]) -> Arrival:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from cluster.api.errors import ApiError, bad_request, deadline_exceeded, no_capacity
 from cluster.api.waiting import first_of
-from cluster.chooser import Booking, Chooser, Part
+from cluster.chooser import Booking, Chooser
 from cluster.hot_prefixes import HotPrefixes
 from cluster.index.prefix_index import indexed
 from cluster.link import LEAVING, OCCUPIED, LinkDown, NotReached, SubmitReply
@@ -17,6 +17,7 @@ from cluster.probation import Probation
 from cluster.prompt_chains import PromptChains
 from cluster.routed_request import RoutedRequest
 from cluster.routing import ReplicaLoad
+from cluster.submission import Part
 from cluster.token_inbox import TokenInbox
 from cluster.waiting_room import WaitingRoom
 

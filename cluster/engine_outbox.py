@@ -8,7 +8,7 @@ MAX_UNREAD_MESSAGES = 4096
 """A gateway that reads no faster than this is treated as gone."""
 
 
-class Outbox:
+class EngineOutbox:
     """Messages for one gateway. Lives on the event loop; `close` ends the reader."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ LOOK_EVERY_S = 0.1
 """What the queue knows of the replicas, and they of it, is no older."""
 
 
-class Queue(Protocol):
+class WatchedQueue(Protocol):
     """What is needed of `GatewayQueue`."""
 
     @property
@@ -27,7 +27,7 @@ class Queue(Protocol):
     def see(self, fleet: Fleet, now: float) -> None: ...
 
 
-class Replicas(Protocol):
+class WatchedReplicas(Protocol):
     """What is needed of `Links`."""
 
     def candidates(self) -> Sequence[ReplicaLoad]:
@@ -46,8 +46,8 @@ class FleetWatch:
 
     def __init__(
         self,
-        queue: Queue,
-        replicas: Replicas,
+        queue: WatchedQueue,
+        replicas: WatchedReplicas,
         clock: Callable[[], float],
         next_replica_s: Callable[[], float | None] = lambda: None,
         *,

@@ -35,6 +35,7 @@ from cluster.index.prefix_index import IndexUnavailable
 from cluster.index.redis_index import RedisPrefixIndex
 from cluster.leaving import on_sigterm
 from cluster.link import Abort
+from cluster.link_events import LinkEvents
 from cluster.links import COALESCE_S, Links
 from cluster.logs import set_up_logging
 from cluster.pools import ReplicaPools
@@ -75,15 +76,10 @@ class Gateway:
         self._links = Links(
             lambda replica_id: self._pools.connect(replica_id),
             time.monotonic,
-            self._telemetry.count_discarded,
+            self._link_events(),
             drain_limit_s=spec.settings.drain_limit_s,
             coalesce_s=COALESCE_S,
             leave_aborts=self._leave_aborts,
-            on_timing=self._hear_timing,
-            on_lost=self._telemetry.count_lost_link,
-            on_credit=lambda: self._dispatch.room.let_go(),
-            on_served=lambda served: self._dispatch.room.served_elsewhere(served),
-            on_hello=lambda hello: self._dispatch.warming.greet(hello),
         )
         secret = root_secret(spec.settings.state_dir)
         self._record = GatewayRecord(
@@ -176,7 +172,17 @@ class Gateway:
             telemetry,
             record.running,
             PublicPrefixes(spec.public_prefixes),
-            telemetry.demand,
+        )
+
+    def _link_events(self) -> LinkEvents:
+        """What is made after the links is looked up when it happens."""
+        return LinkEvents(
+            on_discarded=self._telemetry.count_discarded,
+            on_timing=self._hear_timing,
+            on_lost=self._telemetry.count_lost_link,
+            on_credit=lambda: self._dispatch.room.let_go(),
+            on_served=lambda served: self._dispatch.room.served_elsewhere(served),
+            on_hello=lambda hello: self._dispatch.warming.greet(hello),
         )
 
     def _hear_timing(self, timing: Timing) -> None:
@@ -200,7 +206,7 @@ class Gateway:
 
     def _demand(self) -> GatewayDemand:
         waiting = self._dispatch
-        return self._telemetry.demand.row(
+        return self._generator.demand.row(
             time.monotonic(), waiting.waiting_tokens, len(waiting.room), self._links.states()
         )
 

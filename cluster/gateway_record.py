@@ -23,7 +23,7 @@ from tenants.ledger.adjustment import Adjustment
 from tenants.ledger.ledger import RENEW_EVERY_S
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.ledger.settlement import Settlement
-from tenants.offline.redis_fleet import RedisFleet
+from tenants.offline.redis_membership import RedisMembership
 from tenants.offline.reopening import all_reopened
 from tenants.offline.standby import Means, Standby
 from tenants.reseed import Reseeder
@@ -70,11 +70,11 @@ class GatewayRecord:
         self._spools = spools
         self._spend = SpendKeeper(self.store, settings.state_dir, self._rebuild)
         reseeder = Reseeder(self.store, settings.state_dir / FILE_NAME, secret, self._refill)
-        self._fleet = RedisFleet(client)
+        self._membership = RedisMembership(client)
         means = Means(
             gateway_id=gateway_id,
             ledger=self.ledger,
-            fleet=self._fleet,
+            membership=self._membership,
             settle=self._settler.settle,
             reopen=self._reopen,
             reseed=reseeder.reseed,
@@ -163,7 +163,7 @@ class GatewayRecord:
 
     async def _refill(self) -> None:
         """What ended before its gateway told what runs is in a spool: so these are read last."""
-        await all_reopened(self._fleet, self.standby.num_gateways)
+        await all_reopened(self._membership, self.standby.num_gateways)
         await self._rebuild()
 
     async def _rebuild(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from cluster.engine_outbox import Outbox
+from cluster.engine_outbox import EngineOutbox
 from cluster.link import HEARTBEAT_S
 
 
@@ -27,7 +27,7 @@ class GatewayStreams:
         self._heartbeat = heartbeat
         self._on_attach = on_attach
         self._on_break = on_break
-        self._outboxes: dict[str, Outbox] = {}
+        self._outboxes: dict[str, EngineOutbox] = {}
 
     def __len__(self) -> int:
         return len(self._outboxes)
@@ -37,7 +37,7 @@ class GatewayStreams:
 
     async def attach(self, gateway_id: str) -> AsyncIterator[bytes]:
         """Hello, then what is put. A gateway has one stream: a new one ends the old one."""
-        outbox = Outbox()
+        outbox = EngineOutbox()
         previous = self._outboxes.get(gateway_id)
         self._outboxes[gateway_id] = outbox
         if previous is not None:
@@ -72,7 +72,7 @@ class GatewayStreams:
         for outbox in self._outboxes.values():
             outbox.close()
 
-    def _detach(self, gateway_id: str, outbox: Outbox) -> None:
+    def _detach(self, gateway_id: str, outbox: EngineOutbox) -> None:
         outbox.is_closed = True
         if self._outboxes.get(gateway_id) is outbox:
             del self._outboxes[gateway_id]

@@ -15,6 +15,7 @@ from engine.prefix_stats import PrefixStats
 from engine.request import FinishReason, SamplingParams, Timing, TokenLogprobs
 from tenants.ledger.grant import Standing
 from tenants.ledger.settlement import Outcome
+from tenants.queued import Share
 from tenants.store import Account
 from tenants.terms import ServiceClass
 
@@ -42,6 +43,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     service_class: ServiceClass = "interactive"
     is_return: bool = False
     """The client says that it asks again."""
+
+    @property
+    def share(self) -> Share:
+        return Share(self.account.tenant.tenant_id, self.account.terms.weight, self.service_class)
 
 
 class ToldToken(msgspec.Struct, frozen=True, gc=False):

@@ -29,14 +29,14 @@ MAX_SEEN = 16_384
 """Indexed blocks, those of a million tokens: about 4 MiB. Those that came the longest ago go first."""
 
 
-class Prompt(Protocol):
+class Truncatable(Protocol):
     """What can be cut."""
 
     def beginning(self, num_blocks: int) -> Self:
         """Of its first blocks; more of them where a public prefix would be cut."""
 
 
-P = TypeVar("P", bound=Prompt)
+P = TypeVar("P", bound=Truncatable)
 
 
 class _Seen(NamedTuple):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Literal
 
@@ -19,6 +18,7 @@ from cluster.backlog import Backlog
 from cluster.backlog_reports import BacklogReports
 from cluster.chores import Chores, LeaveAborts, nowhere
 from cluster.credit import Wanted
+from cluster.departures import Departures
 from cluster.link import (
     Abort,
     Hello,
@@ -26,19 +26,18 @@ from cluster.link import (
     LinkMessage,
     LinksClosed,
     NotReached,
-    ReplicaLeft,
     Report,
     StepMessage,
     SubmitReply,
     TokenLink,
 )
+from cluster.link_events import UNHEARD, LinkEvents
 from cluster.link_reading import read_until_broken
 from cluster.link_state import NEVER, LinkState
 from cluster.routing import ReplicaLoad
-from cluster.served_elsewhere import FlowService
 from cluster.token_inbox import TokenInbox
 from engine.counters import EngineCounters
-from engine.request import Request, RequestOutput, Timing
+from engine.request import Request, RequestOutput
 
 log = logging.getLogger("headrace.gateway")
 
@@ -50,37 +49,22 @@ MAX_BACKOFF_S = 2.0
 
 
 class Links:
-    """`connect(replica_id)` makes the calls to one replica; `clock` is monotonic, in seconds.
-
-    `on_credit` is called when a request may leave its queue that could not before; `on_served` with what
-    tenants got through other gateways; `on_hello` before a replica that has said hello may get any work.
-    """
+    """`connect(replica_id)` makes the calls to one replica; `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
         connect: Callable[[str], TokenLink],
         clock: Callable[[], float],
-        on_discarded: Callable[[int], None] = lambda tokens: None,
+        events: LinkEvents = UNHEARD,
         *,
         drain_limit_s: float = 30.0,
         coalesce_s: float = 0.0,
         leave_aborts: LeaveAborts = nowhere,
-        on_timing: Callable[[Timing], None] = lambda timing: None,
-        on_lost: Callable[[], None] = lambda: None,
-        on_credit: Callable[[], None] = lambda: None,
-        on_served: Callable[[Sequence[FlowService]], None] = lambda served: None,
-        on_hello: Callable[[Hello], None] = lambda hello: None,
     ) -> None:
         self._connect = connect
         self._clock = clock
-        self._on_discarded = on_discarded
-        self._drain_limit_s = drain_limit_s
+        self._events = events
         self._coalesce_s = coalesce_s
-        self._on_timing = on_timing
-        self._on_lost = on_lost
-        self._on_credit = on_credit
-        self._on_served = on_served
-        self._on_hello = on_hello
         self._reports = BacklogReports(self._report_to_all)
         self._links: dict[str, LinkState] = {}
         self._listed: frozenset[str] = frozenset()
@@ -88,6 +72,7 @@ class Links:
         self._arrived = asyncio.Event()
         """Set and replaced whenever a replica can take work that could not before."""
         self._chores = Chores(leave_aborts)
+        self._departures = Departures(self._chores, drain_limit_s)
 
     # --- who is there ----------------------------------------------------------------------
 
@@ -224,7 +209,7 @@ class Links:
         """
         was_live = inbox.is_live(sibling)
         if unread := inbox.end(sibling):
-            self._on_discarded(unread)
+            self._events.on_discarded(unread)
         link = self._links.get(inbox.replica_id)
         if link is None or inbox.request_id not in link.inboxes:
             return
@@ -240,7 +225,7 @@ class Links:
 
     def _give_back(self, link: LinkState, request_id: str) -> None:
         link.balance.outstanding.drop(request_id)
-        self._on_credit()
+        self._events.on_credit()
 
     def report(self, backlogs: Iterable[Backlog]) -> None:
         """What waits here, for the replicas to divide their windows by; they are told now and then."""
@@ -272,20 +257,20 @@ class Links:
             log.info("replica %s has left", link.replica_id)
         else:
             log.warning("link to replica %s is down: %s", link.replica_id, reason)
-            self._on_lost()
+            self._events.on_lost()
 
     def _hear(self, link: LinkState, message: LinkMessage) -> None:
         could_work = link.can_work(self._clock())
         link.last_heard = self._clock()
         if isinstance(message, Hello):
             link.greet(message)
-            self._on_hello(message)
+            self._events.on_hello(message)
             self._tell(link, self._reports.last)
         else:
             self._receive(link, message)
         if link.can_work(link.last_heard) and not could_work:
             self._pulse()
-            self._on_credit()
+            self._events.on_credit()
 
     def _pulse(self) -> None:
         self._arrived.set()
@@ -295,41 +280,20 @@ class Links:
         has_more_credit = link.note(message)
         if message.is_leaving and not link.is_leaving:
             link.is_leaving = True
-            self._chores.start(self._part(link))
+            self._chores.start(self._departures.part(link))
         for output in message.outputs:
             # Also of one that nobody waits for any more; not of what nobody ever did.
             if output.timing is not None and output.request_id not in link.warming:
-                self._on_timing(output.timing)
-        self._on_discarded(link.deliver(message.outputs))
+                self._events.on_timing(output.timing)
+        self._events.on_discarded(link.deliver(message.outputs))
         link.announce_within(self._coalesce_s)
         if message.served:
-            self._on_served(message.served)
+            self._events.on_served(message.served)
         if has_more_credit:
-            self._on_credit()
-
-    async def _drain(self, link: LinkState) -> None:
-        """Running requests end there within the drain limit; what is left then goes on elsewhere."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_limit_s):
-                while link.inboxes:
-                    link.emptied.clear()
-                    await link.emptied.wait()
-        left = link.fail(ReplicaLeft(f"replica {link.replica_id} leaves"))
-        if left:
-            self._chores.start(self._chores.abort(link, *map(Abort, left)))
-
-    async def _part(self, link: LinkState) -> None:
-        """A replica that said it leaves: it ends once all gateways have read the last, and closed."""
-        await self._drain(link)
-        assert link.task is not None
-        link.task.cancel()
+            self._events.on_credit()
 
     async def _finish(self, link: LinkState) -> None:
-        """A replica that left the list: once it is drained its stream is closed."""
-        await self._drain(link)
-        assert link.task is not None
-        link.task.cancel()
-        with suppress(asyncio.CancelledError):
-            await link.task
+        """It left the list."""
+        await self._departures.finish(link)
         del self._links[link.replica_id]
         self.set_replicas(self._listed)  # it may have been listed again meanwhile

@@ -22,6 +22,7 @@ from engine.dtype import resolve_dtype, resolve_kv_dtype
 from engine.kv_memory import kv_bytes_per_block, num_blocks_for
 from engine.loading.source import ModelError, ModelSource, check_max_model_len, resolve_model
 from engine.memory_plan import activation_bytes
+from engine.quantization import check_quantization
 
 REPLICA_OVERHEAD_BYTES = 400 * 2**20
 """What a replica's process takes beside weights and KV: Python, Ray, torch (measured 330 MiB)."""
@@ -72,6 +73,7 @@ def plan_engine(settings: ServeSettings, source: ModelSource) -> EnginePlan:
     kv_dtype = resolve_kv_dtype(settings.kv_cache_dtype, dtype)
     block_bytes = kv_bytes_per_block(source.config, kv_dtype)
     try:
+        check_quantization(settings.quantization, source)
         num_blocks = num_blocks_for(settings.kv_memory, block_bytes)
         context = check_max_model_len(
             source.config, settings.max_model_len, allow_untrained=settings.allow_untrained_context

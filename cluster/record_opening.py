@@ -8,7 +8,7 @@ from pathlib import Path
 from cluster.settings import SPOOLS, root_secret
 from tenants.bootstrap import KeyFiles, ensure_demo
 from tenants.ledger.redis_ledger import RedisLedger
-from tenants.offline.redis_fleet import RedisFleet
+from tenants.offline.redis_membership import RedisMembership
 from tenants.offline.reopening import all_reopened
 from tenants.redis_client import connect
 from tenants.spool.rebuild import rebuild
@@ -23,7 +23,7 @@ async def open_record(redis_url: str, state_dir: Path) -> KeyFiles:
     client = connect(redis_url)
 
     async def refill() -> None:
-        await all_reopened(RedisFleet(client), num_gateways=0)
+        await all_reopened(RedisMembership(client), num_gateways=0)
         await rebuild(state_dir / SPOOLS, RedisLedger(client), time.time())
 
     try:

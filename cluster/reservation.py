@@ -13,7 +13,7 @@ from tenants.ledger.settlement import Outcome, Progress, Settlement
 NOTHING = Usage(0, 0, 0)
 
 
-class Holder(Protocol):
+class ReservationKeeper(Protocol):
     """Who keeps reservations alive and books their end."""
 
     def settled(self, settlement: Settlement) -> None: ...
@@ -22,7 +22,9 @@ class Holder(Protocol):
 class Reservation:
     """Owned by whoever runs the request. The first `settle` counts, and always comes."""
 
-    def __init__(self, ask: Ask, granted: Granted, holder: Holder, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ask: Ask, granted: Granted, holder: ReservationKeeper, wall_clock: Callable[[], float]
+    ) -> None:
         self._ask = ask
         self._granted = granted
         self._holder = holder
@@ -52,9 +54,10 @@ class Reservation:
             self._ask.tenant_id, self._ask.request_id, usage.cached_tokens, usage.completion_tokens
         )
 
-    def settle(self, outcome: Outcome, usage: Usage = NOTHING) -> None:
+    def settle(self, outcome: Outcome, usage: Usage = NOTHING) -> bool:
+        """Whether it is the one that counts."""
         if self._is_settled:
-            return
+            return False
         self._is_settled = True
         settlement = Settlement.of(
             self._ask,
@@ -65,3 +68,4 @@ class Reservation:
             completion_tokens=usage.completion_tokens,
         )
         self._holder.settled(settlement)
+        return True

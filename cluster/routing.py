@@ -71,7 +71,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
         return max(0, self.num_seats - self.num_requests)
 
 
-class Prompt(NamedTuple):
+class RoutingPrompt(NamedTuple):
     """What a policy may know of the request that is to be routed."""
 
     num_tokens: int
@@ -82,7 +82,7 @@ class Prompt(NamedTuple):
 
 
 class RoutingPolicy(Protocol):
-    def choose(self, candidates: Sequence[ReplicaLoad], prompt: Prompt, rng: Random) -> str:
+    def choose(self, candidates: Sequence[ReplicaLoad], prompt: RoutingPrompt, rng: Random) -> str:
         """The replica id of one of `candidates`, of which there is at least one."""
         ...
 

@@ -12,7 +12,7 @@ NUM_LOOKS = 4
 """After a change."""
 
 
-class Record(Protocol):
+class TenantRecord(Protocol):
     """The part of the tenants' record that is asked. One that came back empty raises `StoreUnavailable`."""
 
     async def get_tenant(self, tenant_id: str) -> Tenant | None: ...
@@ -20,7 +20,7 @@ class Record(Protocol):
     async def change_count(self) -> int: ...
 
 
-class Run:
+class RunningRequest:
     """One running request, from `entered` to `leave`."""
 
     def __init__(self, owner: Running, tenant: Tenant) -> None:
@@ -51,7 +51,7 @@ class Running:
     """
 
     def __init__(self) -> None:
-        self._runs: dict[str, set[Run]] = {}
+        self._runs: dict[str, set[RunningRequest]] = {}
         self._change_count: int | None = None
         """Of the record as it was read last."""
         self._looks_left = 0
@@ -60,20 +60,20 @@ class Running:
     def num_requests(self) -> int:
         return sum(map(len, self._runs.values()))
 
-    def entered(self, tenant: Tenant) -> Run:
+    def entered(self, tenant: Tenant) -> RunningRequest:
         """A request of the tenant, as its key was resolved, begins."""
-        run = Run(self, tenant)
+        run = RunningRequest(self, tenant)
         self._runs.setdefault(tenant.tenant_id, set()).add(run)
         return run
 
-    def left(self, run: Run) -> None:
+    def left(self, run: RunningRequest) -> None:
         """It has ended. Safe any number of times."""
         runs = self._runs.get(run.tenant.tenant_id, set())
         runs.discard(run)
         if not runs:
             self._runs.pop(run.tenant.tenant_id, None)
 
-    async def check(self, record: Record) -> int:
+    async def check(self, record: TenantRecord) -> int:
         """Ends the requests of tenants that are frozen or gone. Returns how many it ended.
 
         Raises `StoreUnavailable`: nobody was ended then, and the next check does it. A tenant whose entry
@@ -89,7 +89,7 @@ class Running:
         self._change_count, self._looks_left = count, looks_left - 1
         return len(outdated)
 
-    async def _outdated(self, record: Record, tenant_id: str) -> list[Run]:
+    async def _outdated(self, record: TenantRecord, tenant_id: str) -> list[RunningRequest]:
         """A tenant that was made anew under its id is another one, and so is one that was frozen since."""
         try:
             now = await record.get_tenant(tenant_id)

@@ -17,6 +17,10 @@ class Reports(Protocol):
     def pop_all(self) -> list[StageReport]: ...
 
 
+class ClosableReports(Reports, Protocol):
+    def close(self) -> None: ...
+
+
 class StartWatch:
     """`deploy_failure()` is what Serve says of a deployment that failed; `pause()` waits a little between
     two looks; `clock` is monotonic, in seconds.

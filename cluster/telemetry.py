@@ -20,7 +20,6 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.autoscaling.demand import DemandMeter
 from cluster.generation import Usage
 from cluster.tenant_metrics import OTHER, TenantMetrics
 from cluster.waiting_metrics import WaitingMetrics
@@ -47,7 +46,6 @@ class Telemetry:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series for nothing
         self.registry = CollectorRegistry()
         self.registry.register(_ReplicaCollector(replicas))
-        self.demand = DemandMeter()
         self._num_in_flight = 0
         self._tenants: set[str] = set()
         self._time_to_first_token = self._histogram(
@@ -115,7 +113,6 @@ class Telemetry:
 
     def count_usage(self, tenant_id: str, usage: Usage) -> None:
         """Once for each started request, complete or not."""
-        self.demand.ended(usage.completion_tokens)
         tenant = self._tenant(tenant_id)
         self._prompt_tokens.labels(tenant).inc(usage.prompt_tokens)
         self._generation_tokens.labels(tenant).inc(usage.completion_tokens)

@@ -21,7 +21,7 @@ from cluster.routing import ReplicaLoad
 from cluster.served_elsewhere import FlowService
 from cluster.waiting.arrival import Arrival, wanted_by
 from cluster.waiting.gateway_queue import GatewayQueue
-from cluster.waiting.shedding import Refused
+from cluster.waiting.shedding import Rejection
 from tenants.fair_queue import Charge
 from tenants.queued import Share
 
@@ -88,14 +88,14 @@ class WaitingRoom:
 
     def max_tokens(self, asked: GenerationRequest) -> int:
         """Of its output: fewer than asked for, while answers are shortened lest somebody be turned away."""
-        max_tokens = self._queue.max_tokens(share_of(asked), asked.sampling.max_tokens)
+        max_tokens = self._queue.max_tokens(asked.share, asked.sampling.max_tokens)
         return max(max_tokens, asked.sampling.min_tokens)
 
     def arrival(self, asked: GenerationRequest, cached_tokens: int) -> Arrival:
         terms, config = asked.account.terms, self._queue.config
         return Arrival(
             entry_id=asked.request_id,
-            share=share_of(asked),
+            share=asked.share,
             uncached_tokens=len(asked.prompt_token_ids) - cached_tokens,
             cached_tokens=cached_tokens,
             first_token_by_s=config.first_token_by_s(asked.service_class, asked.arrived, asked.deadline),
@@ -186,7 +186,7 @@ class WaitingRoom:
     def _end_late(self, now: float) -> None:
         for entry_id in self._queue.expire(now):
             if entry_id in self._waiting:  # else its client has left since its time was over
-                told = Refused(503, "deadline_exceeded", None)
+                told = Rejection(503, "deadline_exceeded", None)
                 self._end(entry_id, self._turned_away(self._share(entry_id), told))
         self._set_alarm()
 
@@ -198,7 +198,7 @@ class WaitingRoom:
     def _share(self, entry_id: str) -> Share:
         return self._waiting[entry_id].arrival.share
 
-    def _turned_away(self, share: Share, told: Refused) -> ApiError:
+    def _turned_away(self, share: Share, told: Rejection) -> ApiError:
         self._observer.count_turned_away(share, told.code)
         return turned_away(told.status, told.code, told.retry_after_s)
 
@@ -221,7 +221,7 @@ class WaitingRoom:
 
     def first_token_came(self, asked: GenerationRequest, uncached_tokens: int, after_turn_s: float) -> None:
         """Of a request that left here."""
-        self._queue.estimator.first_token_came(share_of(asked), uncached_tokens, after_turn_s)
+        self._queue.estimator.first_token_came(asked.share, uncached_tokens, after_turn_s)
 
     def served_elsewhere(self, served: Iterable[FlowService]) -> None:
         """As links tell it."""
@@ -232,10 +232,6 @@ class WaitingRoom:
         self._watch.look()
         self._watch.report(self.arrivals())
         self.let_go()
-
-
-def share_of(asked: GenerationRequest) -> Share:
-    return Share(asked.account.tenant.tenant_id, asked.account.terms.weight, asked.service_class)
 
 
 def _closed() -> ApiError:

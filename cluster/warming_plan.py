@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from cluster.admission_windows import RAMP_S
 from cluster.generation import WARMING
-from cluster.hot_prefixes import HotPrefixes, Prompt
+from cluster.hot_prefixes import HotPrefixes, Truncatable
 from cluster.link import Hello
 from engine.block_chain import Branch
 from engine.request import Request, SamplingParams
@@ -34,7 +34,7 @@ MAX_KNOWN = 1024
 """Replicas that are remembered, the last ones that came."""
 
 
-class WarmPrompt(Prompt, Protocol):
+class WarmPrompt(Truncatable, Protocol):
     @property
     def prompt_token_ids(self) -> tuple[int, ...]: ...
 

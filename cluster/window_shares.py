@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tenants.batch_floor import INTERACTIVE_PER_BATCH
+from tenants.max_min import max_min_shares
 
 LOWER_CLASS_SHARE = 1 / (INTERACTIVE_PER_BATCH + 1)
 
 
-class Demand(NamedTuple):
+class FlowDemand(NamedTuple):
     """What one tenant asks for at one gateway, in whatever the window counts."""
 
     tenant_id: str
@@ -28,7 +29,7 @@ class Demand(NamedTuple):
     priority: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Flow:
     """One tenant's demand in one class, at all gateways."""
 
@@ -42,7 +43,7 @@ class _Flow:
         return sum(self.amount_at.values())
 
 
-def window_shares(window: int, demands: Mapping[str, Sequence[Demand]]) -> dict[str, float]:
+def window_shares(window: int, demands: Mapping[str, Sequence[FlowDemand]]) -> dict[str, float]:
     """The share of each gateway, by id, in [0, 1]; their sum is 1. One gateway at least, and a window of 1.
 
     Complexity: O(F log F) for F flows.
@@ -56,7 +57,7 @@ def window_shares(window: int, demands: Mapping[str, Sequence[Demand]]) -> dict[
     return shares
 
 
-def _flows(demands: Mapping[str, Sequence[Demand]]) -> list[_Flow]:
+def _flows(demands: Mapping[str, Sequence[FlowDemand]]) -> list[_Flow]:
     flows: dict[tuple[int, str, str], _Flow] = {}
     for gateway_id, one in _asked(demands):
         key = (one.priority, one.tenant_id, "" if one.tenant_id else gateway_id)
@@ -67,7 +68,7 @@ def _flows(demands: Mapping[str, Sequence[Demand]]) -> list[_Flow]:
     return list(flows.values())
 
 
-def _asked(demands: Mapping[str, Sequence[Demand]]) -> Iterator[tuple[str, Demand]]:
+def _asked(demands: Mapping[str, Sequence[FlowDemand]]) -> Iterator[tuple[str, FlowDemand]]:
     for gateway_id, ones in demands.items():
         yield from ((gateway_id, one) for one in ones if one.amount > 0)
 
@@ -83,9 +84,8 @@ def _fill_by_class(flows: Sequence[_Flow], window: int) -> float:
 
 def _fill(flows: Sequence[_Flow], left: float) -> float:
     """Fills flows to one level per weight; what is left once all are full."""
-    weight = sum(flow.weight for flow in flows)
-    for flow in sorted(flows, key=lambda flow: flow.amount / flow.weight):
-        flow.filled = min(flow.amount, left * flow.weight / weight)
-        left -= flow.filled
-        weight -= flow.weight
+    demands = {flow: flow.amount for flow in flows}
+    for flow, share in max_min_shares(left, demands, {flow: flow.weight for flow in flows}).items():
+        flow.filled = share
+        left -= share
     return left

@@ -51,7 +51,7 @@ class _Body(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Body)
 
 
-class Answer:
+class AnswerReader:
     """Told each event of a stream, or the one body of an answer that is not streamed.
 
     `expected_tokens`: the exact number of output tokens that was asked for; None if any will do.

@@ -52,10 +52,10 @@ class IndexLoad:
     def prompts_a_call(self) -> int:
         return max(1, _BLOCKS_A_CALL // self.prompt_blocks)
 
-    def prompt(self, number: int) -> Prompt:
+    def prompt(self, number: int) -> BenchPrompt:
         rng = Random(self.seed << 32 | number)
         keeper = rng.randrange(self.num_replicas)
-        return Prompt(
+        return BenchPrompt(
             root=(number // self.prompts_a_call).to_bytes(_HASH_BYTES, "little"),
             blocks=_hashes(rng, self.prompt_blocks),
             depths=tuple(
@@ -69,14 +69,14 @@ class IndexLoad:
         return self.prompt_blocks // INDEX_EVERY
 
 
-class Prompt(NamedTuple):
+class BenchPrompt(NamedTuple):
     root: bytes
     blocks: tuple[bytes, ...]
     depths: tuple[int, ...]
     """How many of its indexed blocks each replica holds."""
 
 
-class Lookup(NamedTuple):
+class BenchLookup(NamedTuple):
     root: bytes
     blocks: tuple[bytes, ...]
     expected: dict[int, int]
@@ -167,13 +167,13 @@ class IndexBench:
         found = await self._index.look_up(root, blocks, range(self._load.num_replicas))
         return (time.perf_counter() - began) * 1000, found == expected
 
-    def _draw(self, rng: Random) -> Lookup:
+    def _draw(self, rng: Random) -> BenchLookup:
         prompt = self._load.prompt(rng.randrange(self._load.num_prompts))
         known = rng.randint(0, self._load.prompt_blocks)
         fresh = _hashes(rng, self._load.prompt_blocks - known)
         depths = [min(depth, known // INDEX_EVERY) * INDEX_EVERY for depth in prompt.depths]
         expected = {replica: depth for replica, depth in enumerate(depths) if depth}
-        return Lookup(prompt.root, prompt.blocks[:known] + fresh, expected)
+        return BenchLookup(prompt.root, prompt.blocks[:known] + fresh, expected)
 
     async def _server_figures(self) -> dict[str, float]:
         stats = await self._client.info("commandstats")

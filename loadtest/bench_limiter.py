@@ -17,7 +17,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from loadtest.limiter_worker import PATIENCE_S, Part, an_ask, decide_part, share_barrier
+from loadtest.limiter_worker import PATIENCE_S, WorkerTimes, an_ask, decide_part, share_barrier
 from loadtest.percentiles import percentiles
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.ledger.settlement import Settlement
@@ -76,7 +76,9 @@ class LimiterBench:
             "bytes_per_settled_request": round(stones_bytes / (2 * self._load.num_decisions), 1),
         }
 
-    def _figures(self, single: list[Part], coalesced: list[Part], server: dict[str, float]) -> dict[str, Any]:
+    def _figures(
+        self, single: list[WorkerTimes], coalesced: list[WorkerTimes], server: dict[str, float]
+    ) -> dict[str, Any]:
         rate, coalesced_rate = _rate(single), _rate(coalesced)
         wrong = sum(part.wrong for part in single + coalesced)
         bounds = {
@@ -104,7 +106,7 @@ class LimiterBench:
             **_percentiles("coalesced_", coalesced),
         }
 
-    async def _decide(self, pool: ProcessPoolExecutor, phase: str) -> list[Part]:
+    async def _decide(self, pool: ProcessPoolExecutor, phase: str) -> list[WorkerTimes]:
         self._tell(f"deciding: {phase}")
         at_once = self._load.concurrency * (8 if phase == "coalesced" else 1)
         loop = asyncio.get_running_loop()
@@ -152,13 +154,13 @@ class LimiterBench:
             return sum(await pipeline.execute())
 
 
-def _rate(parts: list[Part]) -> float:
+def _rate(parts: list[WorkerTimes]) -> float:
     """Decisions a second, from the first begun to the last answered."""
     decisions = sum(len(part.times_ms) for part in parts)
     return decisions / (max(part.ended for part in parts) - min(part.began for part in parts))
 
 
-def _percentiles(prefix: str, parts: list[Part]) -> dict[str, float]:
+def _percentiles(prefix: str, parts: list[WorkerTimes]) -> dict[str, float]:
     p50, p99 = percentiles([took for part in parts for took in part.times_ms], [50, 99])
     assert p50 is not None
     assert p99 is not None

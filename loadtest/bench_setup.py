@@ -15,12 +15,13 @@ from cluster.settings import ServeSettings
 from cluster.stages import StartError
 from engine.block_hash import model_root
 from engine.build import build_executor
-from engine.config import EngineConfig
+from engine.config import BackendName, EngineConfig
 from engine.core import EngineCore
 from engine.dtype import DTYPE_BYTES
 from engine.executor import Executor
 from engine.loading.source import ModelError, ModelSource
 from engine.policy import FirstComeFirstServed
+from engine.quantization import Quantization
 from engine.scheduler import Scheduler
 from engine.step import StepPlan
 from loadtest.bench_engine import EngineBench
@@ -45,6 +46,7 @@ class BenchParts:
     executor: Executor
     limits: MachineLimits | None = None
     """None of a tape, and where they were not measured."""
+    quantization: Quantization = "none"
 
     def bench(self, *, enable_prefix_caching: bool = True) -> EngineBench:
         """On an empty pool."""
@@ -53,7 +55,7 @@ class BenchParts:
         core = self.core(config, watched)
         token_bytes = self.source.tokenizer().token_bytes
         model = self.source.config
-        root = model_root(model, kv_dtype=self.kv_dtype)
+        root = model_root(model, kv_dtype=self.kv_dtype, quantization=self.quantization)
         return EngineBench(
             lambda: BenchRun(core, watched, token_bytes, time.monotonic, self._least_s_of()),
             lambda seed: RequestMaker(model.vocab_size, root, config.block_size, seed),
@@ -83,7 +85,9 @@ class BenchPlan:
     dtype: str
     kv_dtype: str
     device: str
+    backend: BackendName
     deterministic: bool
+    quantization: Quantization
 
     def load(self, *, measures_limits: bool = False) -> BenchParts:
         """Loads the model and warms it up. Raises `CannotBench`.
@@ -103,10 +107,14 @@ class BenchPlan:
                 device=self.device,
                 kv_dtype=self.kv_dtype,
                 deterministic=self.deterministic,
+                backend=self.backend,
+                quantization=self.quantization,
             )
         except ModelError as error:
             raise CannotBench(str(error)) from None
-        return BenchParts(self.source, self.config, self.dtype, self.kv_dtype, executor, limits)
+        return BenchParts(
+            self.source, self.config, self.dtype, self.kv_dtype, executor, limits, self.quantization
+        )
 
 
 def bench_settings(*, max_num_seqs: int, max_num_batched_tokens: int, **fields: Any) -> ServeSettings:
@@ -130,5 +138,13 @@ def plan_bench(settings: ServeSettings) -> BenchPlan:
         check_memory(settings, source, engine, beside_bytes=0)
     except StartError as error:
         raise CannotBench(f"{error.message}; {error.remedy}") from None
-    device, deterministic = settings.device, settings.deterministic
-    return BenchPlan(source, engine.config, engine.dtype, engine.kv_dtype, device, deterministic)
+    return BenchPlan(
+        source,
+        engine.config,
+        engine.dtype,
+        engine.kv_dtype,
+        settings.device,
+        settings.attention_backend,
+        settings.deterministic,
+        settings.quantization,
+    )

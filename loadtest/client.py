@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import httpx
 import msgspec
 
-from loadtest.answer import Answer
+from loadtest.answer import AnswerReader
 from loadtest.event_stream import EventStream
 from loadtest.record import RequestRecord
 from loadtest.workload import Prompt
@@ -21,11 +21,11 @@ _CONNECT_TIMEOUT_S = 5.0
 _MAX_REASON_CHARS = 200
 
 
-class CannotRun(Exception):
+class NothingToLoad(Exception):
     """There is nothing to load there; one line."""
 
 
-class Ask(NamedTuple):
+class LoadRequest(NamedTuple):
     """What every request of a run asks for. `tenant` only labels the records."""
 
     model: str
@@ -67,19 +67,19 @@ class _Models(msgspec.Struct):
 
 
 async def list_models(http: httpx.AsyncClient) -> list[str]:
-    """The models that the server names. Raises `CannotRun` if nothing answers, or it wants another key."""
+    """The models that the server names. Raises `NothingToLoad` if none answers, or it wants another key."""
     where = f"{http.base_url.host}:{http.base_url.port or http.base_url.scheme}"
     try:
         async with asyncio.timeout(2 * _CONNECT_TIMEOUT_S):
             answer = await http.get("/v1/models")
     except (httpx.HTTPError, TimeoutError) as error:
-        raise CannotRun(f"nothing answers at {where} ({type(error).__name__})") from None
+        raise NothingToLoad(f"nothing answers at {where} ({type(error).__name__})") from None
     if answer.status_code in (401, 403):
-        raise CannotRun(f"{where} refuses the key ({answer.status_code}): give one with --key-file")
+        raise NothingToLoad(f"{where} refuses the key ({answer.status_code}): give one with --key-file")
     try:
         return [model.id for model in msgspec.json.decode(answer.content, type=_Models).data]
     except msgspec.DecodeError:
-        raise CannotRun(
+        raise NothingToLoad(
             f"{where} does not speak the OpenAI API: /v1/models is no list ({answer.status_code})"
         ) from None
 
@@ -88,7 +88,7 @@ class LoadClient:
     """Sends one run's requests. `clock` is monotonic, in seconds; `timeout_s` bounds a whole answer."""
 
     def __init__(
-        self, http: httpx.AsyncClient, ask: Ask, clock: Callable[[], float], timeout_s: float
+        self, http: httpx.AsyncClient, ask: LoadRequest, clock: Callable[[], float], timeout_s: float
     ) -> None:
         self._http = http
         self._ask = ask
@@ -97,7 +97,7 @@ class LoadClient:
 
     async def send(self, prompt: Prompt, intended_at: float) -> RequestRecord:
         """Never raises for what a server or a network does: that is the record's status."""
-        answer = Answer(prompt.output_tokens if self._ask.ignore_eos else None)
+        answer = AnswerReader(prompt.output_tokens if self._ask.ignore_eos else None)
         sent_at = self._clock()
         status = await self._exchange(prompt, answer)
         return RequestRecord(
@@ -120,7 +120,7 @@ class LoadClient:
         key = self._http.headers.get("Authorization", "").removeprefix("Bearer ")
         return text.replace(key, "…") if key else text
 
-    async def _exchange(self, prompt: Prompt, answer: Answer) -> str:
+    async def _exchange(self, prompt: Prompt, answer: AnswerReader) -> str:
         path, body = _PATHS[self._ask.endpoint], self._ask.body(prompt)
         try:
             async with (
@@ -140,7 +140,7 @@ class LoadClient:
             return "cut off"
         return answer.status
 
-    async def _read(self, response: httpx.Response, answer: Answer) -> None:
+    async def _read(self, response: httpx.Response, answer: AnswerReader) -> None:
         if not self._ask.is_streamed:
             answer.on_body(await response.aread())
             return

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadtest.progress import Progress
+from loadtest.progress import ProgressLine
 
 if TYPE_CHECKING:
     from loadtest.bench_setup import BenchParts
 
 _MAX_CONCURRENCY = 1024
 _ENGINE_FIELDS = (
-    "model", "dtype", "kv_cache_dtype", "deterministic", "device", "kv_memory", "max_num_batched_tokens",
+    "model", "dtype", "kv_cache_dtype", "deterministic", "device", "attention_backend", "kv_memory",
+    "max_num_batched_tokens", "quantization",
 )  # fmt: skip
 """Options that mean what they mean to `headrace serve`."""
 MAX_TTFT_STEPS = 2
@@ -40,9 +41,21 @@ MAX_TTFT_STEPS = 2
     "--long-prompt", type=click.IntRange(1), help="Tokens of a prompt that is always there beside the others."
 )
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto")
+@click.option(
+    "--quantization",
+    type=click.Choice(["none", "int8", "int4", "stored"]),
+    default="none",
+    help="Of the projections; stored: as in the file.",
+)
 @click.option("--kv-cache-dtype", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto")
 @click.option("--deterministic", is_flag=True, help="Reference mode: the same bits whatever the batch; slow.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
+@click.option(
+    "--attention-backend",
+    type=click.Choice(["auto", "triton", "cpu", "reference"]),
+    default="auto",
+    help="Whose kernels.",
+)
 @click.option("--kv-memory", default="1G", help="Bytes, or 512M, 1G.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), default=256, help="Budget of a step.")
 @click.option("--seed", type=int, default=0, help="Prompts follow from it.")
@@ -117,7 +130,7 @@ def _closed_loop(parts: BenchParts, given: dict[str, Any], concurrency: int) -> 
         shared_prefix_tokens=given["shared_prefix_tokens"],
         seed=given["seed"],
     )
-    progress = Progress()
+    progress = ProgressLine()
     row = parts.bench().run(
         load, lambda done: progress.tell(f"{concurrency} at once: {done} of {load.num_requests} done")
     )
@@ -146,7 +159,7 @@ def _beside(parts: BenchParts, given: dict[str, Any], concurrency: int) -> dict[
         max_num_batched_tokens=parts.config.max_num_batched_tokens,
         seed=given["seed"],
     )
-    progress = Progress()
+    progress = ProgressLine()
     return parts.bench().run_beside_long_prompts(
         load, lambda done: progress.tell(f"beside a long prompt: {done} short ones done")
     )

@@ -10,7 +10,7 @@ import click
 
 from loadtest.figures_table import print_figures
 from loadtest.gateway_bench.answers import MAX_OUTPUT_TOKENS
-from loadtest.progress import Progress
+from loadtest.progress import ProgressLine
 
 _MAX_STREAMS = 1024
 _LABELS = {
@@ -54,7 +54,7 @@ def gateway(as_json: bool, streams: int, output_tokens: int, answers: int, repli
 
     load = GatewayLoad(streams=streams, output_tokens=output_tokens, answers_each=answers, replicas=replicas)
     try:
-        figures = GatewayBench(load, Progress(every_s=0).tell).run()
+        figures = GatewayBench(load, ProgressLine(every_s=0).tell).run()
     except BrokenAnswer as error:
         _end(1, str(error))
     except (CannotBench, CannotStart) as error:

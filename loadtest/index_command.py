@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadtest.figures_table import print_figures
-from loadtest.progress import Progress
+from loadtest.progress import ProgressLine
 
 if TYPE_CHECKING:
     from loadtest.bench_index import IndexLoad
@@ -73,4 +73,4 @@ def _measure(load: IndexLoad) -> dict[str, Any]:
     from loadtest.bench_index import IndexBench
     from loadtest.own_redis import on_own_redis
 
-    return on_own_redis(lambda client, url: IndexBench(client, load, Progress().tell).run())
+    return on_own_redis(lambda client, url: IndexBench(client, load, ProgressLine().tell).run())

@@ -38,7 +38,7 @@ _barrier: Barrier | None = None
 """Of all processes; given to each at its start, for it cannot be sent later."""
 
 
-class Part(NamedTuple):
+class WorkerTimes(NamedTuple):
     """Times of the clock that all processes of a machine share."""
 
     began: float
@@ -53,10 +53,10 @@ def share_barrier(barrier: Barrier) -> None:
     _barrier = barrier
 
 
-def decide_part(url: str, phase: str, num_tenants: int, at_once: int, numbers: Sequence[int]) -> Part:
+def decide_part(url: str, phase: str, num_tenants: int, at_once: int, numbers: Sequence[int]) -> WorkerTimes:
     """Begins when all processes are ready. Raises `StoreUnavailable`."""
 
-    async def run() -> Part:
+    async def run() -> WorkerTimes:
         async with connect(url) as client:
             ledger = RedisLedger(client, timeout_s=PATIENCE_S)
             client.connection_pool.timeout = PATIENCE_S  # type: ignore[attr-defined]  # of a blocking pool
@@ -101,7 +101,7 @@ def coalesced(client: Redis, ledger: RedisLedger) -> Decide:
     return reserve
 
 
-async def _decide_all(asks: Iterable[Ask], at_once: int, decide: Decide) -> Part:
+async def _decide_all(asks: Iterable[Ask], at_once: int, decide: Decide) -> WorkerTimes:
     left, times_ms, wrong = iter(asks), [], 0
 
     async def decide_one_after_the_other() -> None:
@@ -116,4 +116,4 @@ async def _decide_all(asks: Iterable[Ask], at_once: int, decide: Decide) -> Part
     async with asyncio.TaskGroup() as tasks:
         for _ in range(at_once):
             tasks.create_task(decide_one_after_the_other())
-    return Part(began, time.monotonic(), times_ms, wrong)
+    return WorkerTimes(began, time.monotonic(), times_ms, wrong)

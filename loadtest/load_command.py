@@ -97,7 +97,7 @@ def load(context: click.Context, /, as_json: bool, **_: Any) -> None:
     """
     from rich.console import Console
 
-    from loadtest.client import CannotRun
+    from loadtest.client import NothingToLoad
     from loadtest.load_options import check
     from loadtest.load_run import run
     from loadtest.report import print_summary
@@ -106,7 +106,7 @@ def load(context: click.Context, /, as_json: bool, **_: Any) -> None:
     options = check(context)
     try:
         done = asyncio.run(run(options))
-    except CannotRun as error:
+    except NothingToLoad as error:
         click.echo(f"headrace load: {error}", err=True)
         sys.exit(2)
     summary = summarize(done, options.slo, options.traffic.workload.ideal_hit_rate(done.num_sent))

@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import click
 
-from loadtest.client import Ask, CannotRun, LoadClient, list_models, open_http
+from loadtest.client import LoadClient, LoadRequest, NothingToLoad, list_models, open_http
 from loadtest.closed_loop import ClosedLoop
 from loadtest.load_options import Options
 from loadtest.loop import LoadLoop, Send
 from loadtest.open_loop import OpenLoop
-from loadtest.record import RequestRecord, Run
+from loadtest.record import LoadRun, RequestRecord
 from loadtest.report import progress_line
 from loadtest.traffic import Traffic
 
@@ -26,15 +26,15 @@ _TERMINAL_REFRESH_S = 0.5
 _LOG_REFRESH_S = 5.0
 
 
-async def run(options: Options) -> Run:
-    """Raises `CannotRun` if there is nothing to load."""
+async def run(options: Options) -> LoadRun:
+    """Raises `NothingToLoad` if there is nothing to load."""
     is_open = options.traffic.schedule is not None
     concurrency = options.concurrency or (OPEN_CONCURRENCY if is_open else CLOSED_CONCURRENCY)
     async with open_http(options.url, options.key, concurrency) as http:
         models = await list_models(http)
         if not (options.model or models):
-            raise CannotRun("the server names no model: give one with --model")
-        ask = Ask(
+            raise NothingToLoad("the server names no model: give one with --model")
+        ask = LoadRequest(
             model=options.model or models[0],
             endpoint=options.endpoint,
             is_streamed=options.is_streamed,
@@ -70,7 +70,7 @@ def _loop(traffic: Traffic, send: Send, concurrency: int) -> LoadLoop:
     )
 
 
-async def _watched(loop: LoadLoop) -> Run:
+async def _watched(loop: LoadLoop) -> LoadRun:
     """Runs it, with a progress line on stderr."""
     showing = asyncio.create_task(_show_progress(loop))
     try:

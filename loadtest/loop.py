@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from loadtest.record import RequestRecord, Run
+from loadtest.record import LoadRun, RequestRecord
 
 Send = Callable[[int, float], Awaitable[RequestRecord]]
 """(number of the request, intended send time) → its record."""
@@ -40,7 +40,7 @@ class LoadLoop(ABC):
     def elapsed_s(self) -> float:
         return self._clock() - self._started_at
 
-    async def run(self) -> Run:
+    async def run(self) -> LoadRun:
         """Runs to the end, or to `interrupt`. Raises what a task raised: that is a fault of ours."""
         self._started_at = self._clock()
         self._begin()
@@ -50,7 +50,7 @@ class LoadLoop(ABC):
             self.interrupt()  # ours are no longer wanted if we are cancelled ourselves
         if self._fault is not None:
             raise self._fault
-        return Run(
+        return LoadRun(
             records=tuple(self.records),
             started_at=self._started_at,
             ended_at=self._clock(),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadtest.figures_table import print_figures
-from loadtest.progress import Progress
+from loadtest.progress import ProgressLine
 
 if TYPE_CHECKING:
     from loadtest.bench_setup import BenchParts
@@ -57,7 +57,7 @@ def pressure(as_json: bool, **given: Any) -> None:
     except CannotBench as error:
         click.echo(f"headrace bench pressure: {error}", err=True)
         sys.exit(2)
-    bench = PressureBench(parts, _tolerance(parts, given["deterministic"]), Progress(every_s=5).tell)
+    bench = PressureBench(parts, _tolerance(parts, given["deterministic"]), ProgressLine(every_s=5).tell)
     told = {key: given[key] for key in ("model", "deterministic", "seed")}
     figures = {**bench.run(cases), **told, "dtype": parts.dtype}
     for line in (*bench.losses[:_SHOWN_LOSSES], *missed_bounds(figures)):

@@ -7,7 +7,7 @@ import time
 import click
 
 
-class Progress:
+class ProgressLine:
     """At most one line in `every_s`, and none twice. Begins silent: what is over at once needs no line."""
 
     def __init__(self, every_s: float = 1.0) -> None:

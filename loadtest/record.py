@@ -69,7 +69,7 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return (self.last_token_at - self.token_times[0]) / (self.output_tokens - 1)
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class LoadRun(msgspec.Struct, frozen=True, kw_only=True):
     """One load test: what ended, and what was cut off by its user's interrupt."""
 
     records: tuple[RequestRecord, ...]

@@ -13,7 +13,7 @@ import click
 from loadtest.scenarios.catalogue import NAMES, find
 
 if TYPE_CHECKING:
-    from loadtest.scenarios.scenario import Outcome, Scenario
+    from loadtest.scenarios.scenario import Scenario, ScenarioResult
 
 LIST = "list"
 
@@ -54,15 +54,15 @@ def scenario(name: str, with_baseline: bool, file: Path | None, seed: int, as_js
     sys.exit(1 if missed else 0)
 
 
-def _run(chosen: Scenario, which: str, seed: int) -> Outcome:
-    from loadtest.progress import Progress
+def _run(chosen: Scenario, which: str, seed: int) -> ScenarioResult:
+    from loadtest.progress import ProgressLine
 
-    progress = Progress()
+    progress = ProgressLine()
     run = chosen.run if which == "headrace" else chosen.baseline
     return run(seed, lambda now: progress.tell(f"{which}: {now:.0f} s of its own time"))
 
 
-def _plot(file: Path, name: str, chosen: Scenario, outcomes: Mapping[str, Outcome]) -> None:
+def _plot(file: Path, name: str, chosen: Scenario, outcomes: Mapping[str, ScenarioResult]) -> None:
     from loadtest.scenarios.plot import plot
 
     try:
@@ -72,7 +72,7 @@ def _plot(file: Path, name: str, chosen: Scenario, outcomes: Mapping[str, Outcom
         sys.exit(2)
 
 
-def _print_table(chosen: Scenario, outcomes: Mapping[str, Outcome], missed: list[str]) -> None:
+def _print_table(chosen: Scenario, outcomes: Mapping[str, ScenarioResult], missed: list[str]) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
@@ -94,7 +94,7 @@ def _shown(value: Any) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _as_json(outcomes: Mapping[str, Outcome], missed: list[str]) -> dict[str, Any]:
+def _as_json(outcomes: Mapping[str, ScenarioResult], missed: list[str]) -> dict[str, Any]:
     baseline = outcomes.get("baseline")
     return {
         "held": not missed,

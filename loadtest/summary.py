@@ -12,13 +12,13 @@ from typing import Any
 
 from loadtest.in_flight import replica_figures
 from loadtest.percentiles import percentiles
-from loadtest.record import RequestRecord, Run
+from loadtest.record import LoadRun, RequestRecord
 from loadtest.slo import Slo
 
 _PERCENTS = (50, 90, 99)
 
 
-def summarize(run: Run, slo: Slo, ideal_hit_rate: float | None = None) -> dict[str, Any]:
+def summarize(run: LoadRun, slo: Slo, ideal_hit_rate: float | None = None) -> dict[str, Any]:
     """The figures of the run, as `--json` prints them; `per_tenant` holds the same for each tenant.
 
     `ideal_hit_rate` is what caches could have reached at most.
@@ -44,7 +44,7 @@ def summarize(run: Run, slo: Slo, ideal_hit_rate: float | None = None) -> dict[s
     }
 
 
-def _figures(records: Sequence[RequestRecord], run: Run, slo: Slo) -> dict[str, Any]:
+def _figures(records: Sequence[RequestRecord], run: LoadRun, slo: Slo) -> dict[str, Any]:
     elapsed_s = run.elapsed_s
     complete = [record for record in records if record.is_ok]
     rejected = sum(record.is_rejected for record in records)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tenants.addresses import is_in_any
 from tenants.api_key import hash_key, is_well_formed
-from tenants.auth_cache import AuthCache, Seen
+from tenants.auth_cache import AuthCache, CachedAccount
 from tenants.record_health import KeyFinder
 from tenants.store import Account, StoreUnavailable
 
@@ -49,7 +49,7 @@ class Authenticator:
         self._clock = clock
         self._ttl_s = ttl_s
         self._cache = AuthCache(max_entries)
-        self._pending: dict[str, asyncio.Task[Seen | StoreUnavailable]] = {}
+        self._pending: dict[str, asyncio.Task[CachedAccount | StoreUnavailable]] = {}
         self._on_stale = on_stale
 
     async def authenticate(self, key: str, address: str | None) -> Account:
@@ -88,19 +88,19 @@ class Authenticator:
         self._cache.drop(matches)
         self._pending.clear()  # what these will bring was read before the deletion
 
-    async def _look_up(self, key_hash: str) -> Seen:
+    async def _look_up(self, key_hash: str) -> CachedAccount:
         last = self._cache.get(key_hash)
         if last is not None and last.is_younger_than(self._ttl_s, self._clock()):
             return last
         answer = await self._ask_once(key_hash)
-        if isinstance(answer, Seen):
+        if isinstance(answer, CachedAccount):
             return answer
         if last is not None and last.account is not None and last.is_younger_than(GRACE_S, self._clock()):
             self._on_stale()
             return last
         raise answer
 
-    async def _ask_once(self, key_hash: str) -> Seen | StoreUnavailable:
+    async def _ask_once(self, key_hash: str) -> CachedAccount | StoreUnavailable:
         """All who want the same key wait for the same question; one who leaves does not end it."""
         task = self._pending.get(key_hash)
         if task is None:
@@ -108,11 +108,11 @@ class Authenticator:
             self._pending[key_hash] = task
         return await asyncio.shield(task)
 
-    async def _ask(self, key_hash: str) -> Seen | StoreUnavailable:
+    async def _ask(self, key_hash: str) -> CachedAccount | StoreUnavailable:
         me = asyncio.current_task()
         asked_at = self._clock()
         try:
-            seen = Seen(await self._store.find_key(key_hash), asked_at)
+            seen = CachedAccount(await self._store.find_key(key_hash), asked_at)
         except StoreUnavailable as error:
             return error
         else:

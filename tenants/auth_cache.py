@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tenants.store import Account
 
 
-class Seen(NamedTuple):
+class CachedAccount(NamedTuple):
     """What the store said at `at` (seconds): an account, or that it knows no such key."""
 
     account: Account | None
@@ -30,13 +30,13 @@ class AuthCache:
         if max_entries < 1:
             raise ValueError(f"max_entries must be at least 1, not {max_entries}")
         self._max_entries = max_entries
-        self._found: OrderedDict[str, Seen] = OrderedDict()
-        self._unknown: OrderedDict[str, Seen] = OrderedDict()
+        self._found: OrderedDict[str, CachedAccount] = OrderedDict()
+        self._unknown: OrderedDict[str, CachedAccount] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._found) + len(self._unknown)
 
-    def get(self, key_hash: str) -> Seen | None:
+    def get(self, key_hash: str) -> CachedAccount | None:
         """The last that is known of this key, however old."""
         for table in (self._found, self._unknown):
             if key_hash in table:
@@ -44,7 +44,7 @@ class AuthCache:
                 return table[key_hash]
         return None
 
-    def put(self, key_hash: str, seen: Seen) -> None:
+    def put(self, key_hash: str, seen: CachedAccount) -> None:
         self._found.pop(key_hash, None)
         self._unknown.pop(key_hash, None)
         table = self._unknown if seen.account is None else self._found

@@ -38,12 +38,12 @@ async def _nothing() -> None:
     """There is nothing to rebuild."""
 
 
-class Record(TenantStore, LosableRecord, Protocol):
+class WholeRecord(TenantStore, LosableRecord, Protocol):
     """All of it."""
 
 
 async def ensure_demo(
-    store: Record, secret: bytes, state_dir: Path, now: float, rebuild: Rebuild = _nothing
+    store: WholeRecord, secret: bytes, state_dir: Path, now: float, rebuild: Rebuild = _nothing
 ) -> KeyFiles:
     """Makes tenants `demo` (scope inference) and `admin` (scope admin), their keys, and the key files.
 
@@ -71,7 +71,7 @@ async def ensure_demo(
     return KeyFiles(*(paths[name] if works[name] else None for name in ("demo", "admin")))
 
 
-async def _make_whole(store: Record, path: Path, first: Snapshot, rebuild: Rebuild) -> Snapshot | None:
+async def _make_whole(store: WholeRecord, path: Path, first: Snapshot, rebuild: Rebuild) -> Snapshot | None:
     """What was written: the copy of a record that was lost, or the first contents of one that never was."""
     if await store.epoch() is not None:
         return None
@@ -85,7 +85,7 @@ async def _make_whole(store: Record, path: Path, first: Snapshot, rebuild: Rebui
     return await make_whole(store, contents, rebuild)
 
 
-async def _check_mark(store: Record, mark: str) -> None:
+async def _check_mark(store: WholeRecord, mark: str) -> None:
     if await store.mark() not in (None, mark):
         raise BootstrapError(
             "the record was made under another secret, so no key would work: start with the "
@@ -105,7 +105,7 @@ def _account(name: str, key: str, secret: bytes, now: float) -> tuple[ApiKey, Te
     return record, Tenant(tenant_id=name, name=name.capitalize(), tier=FREE.name, created_at=now)
 
 
-async def _register(store: Record, key: ApiKey) -> bool:
+async def _register(store: WholeRecord, key: ApiKey) -> bool:
     """Whether the tenant is still there to have the key."""
     try:
         await store.create_key(key, LAUNCHER)

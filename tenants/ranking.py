@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 Key = tuple[float, ...]
@@ -48,8 +49,15 @@ class Ranking:
 
     def take_below(self, limit: float) -> list[str]:
         """Takes off the names whose keys begin with less than the limit, the least first."""
+        return self._take_while(lambda first: first < limit)
+
+    def take_to(self, limit: float) -> list[str]:
+        """Takes off the names whose keys begin with no more than the limit, the least first."""
+        return self._take_while(lambda first: first <= limit)
+
+    def _take_while(self, is_taken: Callable[[float], bool]) -> list[str]:
         taken = []
-        while self._keys and self.least()[0][0] < limit:
+        while self._keys and is_taken(self.least()[0][0]):
             taken.append(self.least()[1])
             self.discard(taken[-1])
         return taken

@@ -34,7 +34,7 @@ class Script:
         pipeline.evalsha(self._sha, len(named), *named, *args)
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     script: Script
     keys: str | tuple[str, ...]
     args: tuple[Argument, ...]
@@ -49,7 +49,7 @@ class Scripts:
         self._load_timeout_s = load_timeout_s
         self._loading: asyncio.Task[None] | None = None
 
-    async def run(self, calls: Sequence[Call]) -> list[object]:
+    async def run(self, calls: Sequence[ScriptCall]) -> list[object]:
         """The answers, errors among them, of `calls`: one round trip, and two more if scripts were forgotten.
 
         Raises what the client raises when there is no answer.
@@ -73,7 +73,7 @@ class Scripts:
         if self._loading is None or self._loading.done():
             self._loading = asyncio.get_running_loop().create_task(self._try_to_load())
 
-    async def _execute(self, calls: Sequence[Call]) -> list[object]:
+    async def _execute(self, calls: Sequence[ScriptCall]) -> list[object]:
         async with self._client.pipeline(transaction=False) as pipeline:
             for script, keys, args in calls:
                 script.queue(pipeline, keys, *args)

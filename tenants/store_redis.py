@@ -35,7 +35,7 @@ from tenants.record_layout import (
     writes,
 )
 from tenants.redis_client import CALL_TIMEOUT_S
-from tenants.redis_script import Argument, Call, Script, Scripts
+from tenants.redis_script import Argument, Script, ScriptCall, Scripts
 from tenants.redis_trouble import unavailable
 from tenants.reseed import EPOCH_KEY, LOCK_S
 from tenants.snapshot import Snapshot
@@ -203,7 +203,7 @@ class RedisTenantStore(StoreRules):
     async def _run(
         self, script: Script, keys: tuple[str, ...], *args: Argument, within_s: float | None = None
     ) -> object:
-        running = self._scripts.run([Call(script, keys, args)])
+        running = self._scripts.run([ScriptCall(script, keys, args)])
         (answer,) = await _bounded(running, CALL_TIMEOUT_S if within_s is None else within_s)
         if isinstance(answer, RedisError):
             raise unavailable(answer, _PLACE) from answer

@@ -8,24 +8,24 @@ from typing import Any
 
 from cluster.admin_cli.actions import Action
 from cluster.admin_cli.client import AdminClient
-from cluster.admin_cli.failures import CannotRun, Refused
+from cluster.admin_cli.failures import CannotRun, RefusedByServer
 
 _STALE = 412
 
 
 @dataclass
-class Outcome:
+class ApplyResult:
     """How far it came. Steps behind `num_done` and the failed one were not begun."""
 
     num_done: int = 0
-    failure: Refused | CannotRun | KeyboardInterrupt | None = None
+    failure: RefusedByServer | CannotRun | KeyboardInterrupt | None = None
     made: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Index of a step that made a key → what the API told of it, with the key."""
 
     @property
     def is_in_doubt(self) -> bool:
         """Whether the step that failed may have been done: its answer never came."""
-        return self.failure is not None and not isinstance(self.failure, Refused)
+        return self.failure is not None and not isinstance(self.failure, RefusedByServer)
 
     def state_of(self, index: int) -> str:
         if index < self.num_done:
@@ -39,13 +39,13 @@ def carry_out(
     client: AdminClient,
     actions: tuple[Action, ...],
     on_done: Callable[[Action, dict[str, Any]], None],
-) -> Outcome:
+) -> ApplyResult:
     """`on_done` hears of each step at once, and of a new key before anything else is done."""
-    outcome = Outcome()
+    outcome = ApplyResult()
     for index, action in enumerate(actions):
         try:
             told = _do(client, action)
-        except (Refused, CannotRun) as error:
+        except (RefusedByServer, CannotRun) as error:
             outcome.failure = _of_step(action, error)
             break
         except KeyboardInterrupt as error:
@@ -68,10 +68,10 @@ def _do(client: AdminClient, action: Action) -> dict[str, Any]:
     return {}
 
 
-def _of_step(action: Action, error: Refused | CannotRun) -> Refused | CannotRun:
+def _of_step(action: Action, error: RefusedByServer | CannotRun) -> RefusedByServer | CannotRun:
     line = f"{action.verb} {action.kind} {action.label}: {error}"
     if isinstance(error, CannotRun):
         return CannotRun(line)
     if error.status == _STALE:
         line += " Run it again for a new plan."
-    return Refused(error.status, line)
+    return RefusedByServer(error.status, line)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from cluster.admin_cli.failures import CannotRun, Refused
+from cluster.admin_cli.failures import CannotRun, RefusedByServer
 
 Json = dict[str, Any]
 
@@ -20,7 +20,7 @@ _STALE = 412
 class AdminClient:
     """Owns the connections to one cluster. Paths are those behind `/admin/v1`.
 
-    Every call raises `Refused` with the server's own words, or `CannotRun` if there is no answer of ours.
+    Every call raises `RefusedByServer` with the server's own words, or `CannotRun` if no answer is ours.
     """
 
     def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None) -> None:
@@ -120,7 +120,7 @@ class AdminClient:
             message = f"{param}: {message}"
         if answer.is_server_error:
             raise CannotRun(message)
-        raise Refused(answer.status_code, message)
+        raise RefusedByServer(answer.status_code, message)
 
 
 def _etag(version: int | None) -> str | None:

@@ -67,7 +67,7 @@ class WantedTenant(msgspec.Struct, frozen=True, kw_only=True):
     """By name. None: the file does not speak of this tenant's keys."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """What the file says. None: it does not speak of these, and they are left alone."""
 
     tiers: Mapping[str, Terms] | None = None

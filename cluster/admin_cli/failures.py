@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refused(Exception):
+class RefusedByServer(Exception):
     """The server said no, in these words. Exit status 1."""
 
     def __init__(self, status: int, message: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cluster.admin_cli.actions import Action, Change, Kept, Kind, Note, Plan
 from cluster.admin_cli.changes import changes_between, flat, key_fields, only_changed
-from cluster.admin_cli.directory import Known, Wanted, as_json
+from cluster.admin_cli.directory import Known, WantedDirectory, as_json
 from cluster.admin_cli.prune import Own, own_of, pruned
 
 
@@ -23,7 +23,7 @@ class PlanError(ValueError):
     """What is wanted cannot be, or would lock its caller out. Names the place."""
 
 
-def make_plan(wanted: Wanted, there: Known, *, own_hint: str, prune: bool = False) -> Plan:
+def make_plan(wanted: WantedDirectory, there: Known, *, own_hint: str, prune: bool = False) -> Plan:
     """`own_hint` are the last characters of the caller's key, by which the record knows it.
 
     Raises `PlanError`. Carried out, the plan leaves nothing for a second one to do.
@@ -42,7 +42,7 @@ def make_plan(wanted: Wanted, there: Known, *, own_hint: str, prune: bool = Fals
     )
 
 
-def _check(wanted: Wanted, there: Known, own: Own) -> None:
+def _check(wanted: WantedDirectory, there: Known, own: Own) -> None:
     tiers = {*there.tiers, *(wanted.tiers or {})}
     for tenant_id, tenant in (wanted.tenants or {}).items():
         if tenant.tier not in tiers:
@@ -56,7 +56,7 @@ def _check(wanted: Wanted, there: Known, own: Own) -> None:
                 raise PlanError(f"{place}: the caller's own key must keep admin")
 
 
-def _tiers(wanted: Wanted, there: Known) -> Iterator[Action | None]:
+def _tiers(wanted: WantedDirectory, there: Known) -> Iterator[Action | None]:
     for name, terms in (wanted.tiers or {}).items():
         found, after = there.tiers.get(name), as_json(terms)
         if found is None:
@@ -66,7 +66,7 @@ def _tiers(wanted: Wanted, there: Known) -> Iterator[Action | None]:
             yield _update("tier", name, name, changes, {"terms": after}, found.version)
 
 
-def _tenants(wanted: Wanted, there: Known) -> Iterator[Action | None]:
+def _tenants(wanted: WantedDirectory, there: Known) -> Iterator[Action | None]:
     for tenant_id, asked in (wanted.tenants or {}).items():
         found = there.tenants.get(tenant_id)
         body = {"name": asked.name, "tier": asked.tier, "overrides": as_json(asked.overrides)}
@@ -80,7 +80,7 @@ def _tenants(wanted: Wanted, there: Known) -> Iterator[Action | None]:
             yield _update("tenant", tenant_id, tenant_id, changes, only_changed(body, changes), found.version)
 
 
-def _keys(wanted: Wanted, there: Known) -> Iterator[Action | None]:
+def _keys(wanted: WantedDirectory, there: Known) -> Iterator[Action | None]:
     for tenant_id, tenant in (wanted.tenants or {}).items():
         for name, asked in (tenant.keys or {}).items():
             label, after = f"{tenant_id}/{name}", key_fields(asked)
@@ -93,7 +93,7 @@ def _keys(wanted: Wanted, there: Known) -> Iterator[Action | None]:
                 yield _create("key", label, "", flat(made), {"tenant_id": tenant_id, "name": name, **made})
 
 
-def _notes(wanted: Wanted, there: Known) -> Iterator[Note]:
+def _notes(wanted: WantedDirectory, there: Known) -> Iterator[Note]:
     """`expires_in` counts when a key is made: of one that is there, what it says otherwise is not done.
 
     A key that was rotated has only its overlap left, whatever it was made with.

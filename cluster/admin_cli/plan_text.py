@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cluster.admin_cli.actions import ABSENT, Action, Change, Plan
-from cluster.admin_cli.carry_out import Outcome
+from cluster.admin_cli.carry_out import ApplyResult
 from cluster.admin_cli.tables import shown, shown_field
 
 _MARKS = {"create": "+", "update": "~", "delete": "-"}
@@ -26,13 +26,13 @@ def print_plan(plan: Plan) -> None:
     click.echo(_summary(plan))
 
 
-def print_outcome(plan: Plan, outcome: Outcome) -> None:
+def print_outcome(plan: Plan, outcome: ApplyResult) -> None:
     """To stderr: which steps were done, and which were not."""
     for index, action in enumerate(plan.actions):
         click.echo(f"{outcome.state_of(index).replace('_', ' ')}: {action.verb} {_named(action)}", err=True)
 
 
-def plan_json(plan: Plan, state: str, outcome: Outcome | None, *, with_keys: bool) -> dict[str, Any]:
+def plan_json(plan: Plan, state: str, outcome: ApplyResult | None, *, with_keys: bool) -> dict[str, Any]:
     return {
         "object": "apply",
         "state": state,
@@ -47,7 +47,7 @@ def plan_json(plan: Plan, state: str, outcome: Outcome | None, *, with_keys: boo
     }
 
 
-def _action_json(plan: Plan, index: int, outcome: Outcome | None, with_keys: bool) -> dict[str, Any]:
+def _action_json(plan: Plan, index: int, outcome: ApplyResult | None, with_keys: bool) -> dict[str, Any]:
     action = plan.actions[index]
     told: dict[str, Any] = {
         "action": action.verb,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cluster.admin_cli.actions import Action, Kept, Kind
-from cluster.admin_cli.directory import Known, Wanted
+from cluster.admin_cli.directory import Known, WantedDirectory
 from tenants.tier import BUILT_IN, Tier
 
 _BUILT_IN = frozenset(tier.name for tier in BUILT_IN)
@@ -25,13 +25,13 @@ def own_of(there: Known, hint: str) -> Own:
     return Own(frozenset(key.key_id for key in keys), frozenset(key.tenant_id for key in keys))
 
 
-def pruned(wanted: Wanted, there: Known, own: Own) -> Iterator[Action | Kept]:
+def pruned(wanted: WantedDirectory, there: Known, own: Own) -> Iterator[Action | Kept]:
     yield from _keys(wanted, there, own)
     yield from _tenants(wanted, there, own)
     yield from _tiers(wanted, there, own)
 
 
-def _keys(wanted: Wanted, there: Known, own: Own) -> Iterator[Action | Kept]:
+def _keys(wanted: WantedDirectory, there: Known, own: Own) -> Iterator[Action | Kept]:
     """Of tenants that stay; the others take theirs along."""
     for key in there.keys:
         tenant = (wanted.tenants or {}).get(key.tenant_id)
@@ -40,12 +40,12 @@ def _keys(wanted: Wanted, there: Known, own: Own) -> Iterator[Action | Kept]:
             yield _end("key", label, key.key_id, key.version, is_own=key.key_id in own.keys)
 
 
-def _tenants(wanted: Wanted, there: Known, own: Own) -> Iterator[Action | Kept]:
+def _tenants(wanted: WantedDirectory, there: Known, own: Own) -> Iterator[Action | Kept]:
     for name in sorted(_unwanted_tenants(wanted, there)):
         yield _end("tenant", name, name, there.tenants[name].version, is_own=name in own.tenants)
 
 
-def _tiers(wanted: Wanted, there: Known, own: Own) -> Iterator[Action | Kept]:
+def _tiers(wanted: WantedDirectory, there: Known, own: Own) -> Iterator[Action | Kept]:
     if wanted.tiers is None:
         return
     users = {tenant.tier: name for name, tenant in (wanted.tenants or {}).items()}
@@ -56,7 +56,7 @@ def _tiers(wanted: Wanted, there: Known, own: Own) -> Iterator[Action | Kept]:
         yield _end_of_tier(there.tiers[name], users.get(name))
 
 
-def _unwanted_tenants(wanted: Wanted, there: Known) -> set[str]:
+def _unwanted_tenants(wanted: WantedDirectory, there: Known) -> set[str]:
     return set() if wanted.tenants is None else set(there.tenants.keys() - wanted.tenants.keys())
 
 

@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 def read_known(client: AdminClient) -> Known:
-    """Raises `Refused` or `CannotRun`."""
+    """Raises `RefusedByServer` or `CannotRun`."""
     return Known(
         tiers={tier.name: tier for tier in _all(client, "/tiers", Tier)},
         tenants={tenant.tenant_id: tenant for tenant in _all(client, "/tenants", Tenant)},

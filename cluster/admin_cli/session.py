@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from cluster.admin_cli.failures import CannotRun, Refused
+from cluster.admin_cli.failures import CannotRun, RefusedByServer
 from cluster.key_file import read_key
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def connected(url: str, key: str, as_json: bool) -> Iterator[Session]:
 def failures_told() -> Iterator[None]:
     try:
         yield
-    except Refused as error:
+    except RefusedByServer as error:
         _end(str(error), 1)
     except CannotRun as error:
         _end(str(error), 2)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 
-from cluster.admin_cli.directory import Wanted, WantedKey, WantedTenant, as_json
+from cluster.admin_cli.directory import WantedDirectory, WantedKey, WantedTenant, as_json
 from cluster.admin_cli.durations import seconds_of
 from cluster.admin_cli.misfits import misfit
 from cluster.yaml_file import YamlFile, read_yaml
@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
-def read_wanted(path: Path) -> Wanted:
+def read_wanted(path: Path) -> WantedDirectory:
     """Raises `cluster.yaml_file.YamlFileError`."""
     file = read_yaml(path)
     return _Reader(file).wanted(file.value)
@@ -47,9 +47,9 @@ class _Reader:
     def __init__(self, file: YamlFile) -> None:
         self._file = file
 
-    def wanted(self, value: Any) -> Wanted:
+    def wanted(self, value: Any) -> WantedDirectory:
         said = self._mapping({} if value is None else value, ("tiers", "tenants"))
-        return Wanted(
+        return WantedDirectory(
             tiers=self._named(said.get("tiers"), TierName, self._terms, "tiers"),
             tenants=self._named(said.get("tenants"), TenantId, self._tenant, "tenants"),
         )

@@ -8,8 +8,8 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from cluster.api.arrival import Arrival
 from cluster.api.errors import ApiError
+from cluster.api.request_context import RequestContext
 from cluster.api.shapes import DONE, Choice, Finish, Shape
 from cluster.generation import Generation, GenerationRequest, TextDelta, ToldToken, Usage
 from tenants.ledger.settlement import Outcome
@@ -18,12 +18,12 @@ from tenants.ledger.settlement import Outcome
 class Answer:
     """Owns one generation. With `n` siblings, each ends on its own; the last end is the answer's."""
 
-    def __init__(self, arrival: Arrival, request: GenerationRequest) -> None:
-        self._arrival = arrival
-        self._generator = arrival.services.generator
-        self._telemetry = arrival.services.telemetry
-        self._clock = arrival.services.clock
-        self._arrived = arrival.arrived
+    def __init__(self, context: RequestContext, request: GenerationRequest) -> None:
+        self._context = context
+        self._generator = context.services.generator
+        self._telemetry = context.services.telemetry
+        self._clock = context.services.clock
+        self._arrived = context.arrived
         self._request = request
         self._tenant_id = request.account.tenant.tenant_id
         self._last_text: dict[int, float] = {}
@@ -63,7 +63,7 @@ class Answer:
 
         Left before the end by whoever reads, it aborts the generation.
         """
-        request = replace(self._request, account=await self._arrival.account_now())
+        request = replace(self._request, account=await self._context.account_now())
         generation = self.generation = await self._generator.start(request)
         num_running = request.n
         outcome: Outcome = "failed"

@@ -14,11 +14,11 @@ from cluster.api.answer_schemas import (
     ChatCompletionChunk,
     generates,
 )
-from cluster.api.arrival import Arrival, arrive
 from cluster.api.draft import Draft
 from cluster.api.errors import bad_request
 from cluster.api.idempotency import answer_once
 from cluster.api.openai_schema import openai_body
+from cluster.api.request_context import RequestContext, request_context
 from cluster.api.serving import draft, label_of, off_loop
 from cluster.api.shapes import ChatShape
 from cluster.api.types import ChatCompletionRequest, Message
@@ -35,26 +35,28 @@ _MAX_REASON_CHARS = 300
     openapi_extra=openai_body(ChatCompletionRequest, CHAT_REQUEST) | PARAMETERS,
     responses=generates(ChatCompletion, ChatCompletionChunk, CHAT_EXAMPLE),
 )
-async def create_chat_completion(http: Request, arrival: Arrival = Depends(arrive)) -> Response:
+async def create_chat_completion(
+    http: Request, context: RequestContext = Depends(request_context)
+) -> Response:
     """Answers a conversation, whole or as an event stream."""
-    return await answer_once(http, arrival, partial(_draft, arrival))
+    return await answer_once(http, context, partial(_draft, context))
 
 
-async def _draft(arrival: Arrival, body: bytes) -> Draft:
+async def _draft(context: RequestContext, body: bytes) -> Draft:
     fields = chat_request(body)
-    arrival.check_model(fields.model)
-    prompt_token_ids = await _prompt(arrival, fields.messages)
-    shape = ChatShape(label_of(arrival, "chatcmpl", fields))
-    return draft(arrival, fields, prompt_token_ids, param="messages", shape=shape)
+    context.check_model(fields.model)
+    prompt_token_ids = await _prompt(context, fields.messages)
+    shape = ChatShape(label_of(context, "chatcmpl", fields))
+    return draft(context, fields, prompt_token_ids, param="messages", shape=shape)
 
 
-async def _prompt(arrival: Arrival, messages: list[Message]) -> tuple[int, ...]:
-    template = arrival.services.chat_template
+async def _prompt(context: RequestContext, messages: list[Message]) -> tuple[int, ...]:
+    template = context.services.chat_template
     if template is None:
         raise bad_request("This model has no chat template: use /v1/completions.", code="no_chat_template")
     turns = [_turn(message) for message in messages]
     try:
-        return await off_loop(arrival, lambda: template.encode(turns))
+        return await off_loop(context, lambda: template.encode(turns))
     except TemplateError as error:
         reason = str(error)[:_MAX_REASON_CHARS]
         raise bad_request(f"'messages' does not fit the model: {reason}", param="messages") from None

@@ -14,11 +14,11 @@ from cluster.api.answer_schemas import (
     TextCompletionChunk,
     generates,
 )
-from cluster.api.arrival import Arrival, arrive
 from cluster.api.draft import Draft
 from cluster.api.errors import bad_request
 from cluster.api.idempotency import answer_once
 from cluster.api.openai_schema import openai_body
+from cluster.api.request_context import RequestContext, request_context
 from cluster.api.serving import draft, label_of, off_loop
 from cluster.api.shapes import TextShape
 from cluster.api.types import CompletionRequest
@@ -32,23 +32,23 @@ router = APIRouter(tags=["OpenAI"])
     openapi_extra=openai_body(CompletionRequest, TEXT_REQUEST) | PARAMETERS,
     responses=generates(TextCompletion, TextCompletionChunk, TEXT_EXAMPLE),
 )
-async def create_completion(http: Request, arrival: Arrival = Depends(arrive)) -> Response:
+async def create_completion(http: Request, context: RequestContext = Depends(request_context)) -> Response:
     """Continues a prompt, whole or as an event stream."""
-    return await answer_once(http, arrival, partial(_draft, arrival))
+    return await answer_once(http, context, partial(_draft, context))
 
 
-async def _draft(arrival: Arrival, body: bytes) -> Draft:
+async def _draft(context: RequestContext, body: bytes) -> Draft:
     fields = completion_request(body)
-    arrival.check_model(fields.model)
-    prompt_token_ids = await _prompt(arrival, fields.prompt)
-    shape = TextShape(label_of(arrival, "cmpl", fields))
-    return draft(arrival, fields, prompt_token_ids, param="prompt", shape=shape)
+    context.check_model(fields.model)
+    prompt_token_ids = await _prompt(context, fields.prompt)
+    shape = TextShape(label_of(context, "cmpl", fields))
+    return draft(context, fields, prompt_token_ids, param="prompt", shape=shape)
 
 
-async def _prompt(arrival: Arrival, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
-    tokenizer = arrival.services.tokenizer
+async def _prompt(context: RequestContext, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+    tokenizer = context.services.tokenizer
     if isinstance(prompt, str):
-        return tuple(await off_loop(arrival, lambda: tokenizer.encode(prompt)))
+        return tuple(await off_loop(context, lambda: tokenizer.encode(prompt)))
     if min(prompt) < 0 or max(prompt) >= tokenizer.vocab_size:
         message = f"'prompt' must hold token ids from 0 to {tokenizer.vocab_size - 1}."
         raise bad_request(message, param="prompt")

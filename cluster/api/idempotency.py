@@ -13,11 +13,11 @@ from functools import partial
 
 from fastapi import Request, Response
 
-from cluster.api.arrival import Arrival
 from cluster.api.draft import Draft
 from cluster.api.errors import bad_request
 from cluster.api.keyed_request import KeyedRequest
 from cluster.api.recording import Recording
+from cluster.api.request_context import RequestContext
 from cluster.api.sending import send
 from tenants.outcomes.outcome import MAX_OUTCOME_BYTES
 
@@ -27,7 +27,9 @@ REPLAYED = "x-headrace-replayed"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-async def answer_once(http: Request, arrival: Arrival, make: Callable[[bytes], Awaitable[Draft]]) -> Response:
+async def answer_once(
+    http: Request, context: RequestContext, make: Callable[[bytes], Awaitable[Draft]]
+) -> Response:
     """The answer that `make` drafts for the body, or the one that was given to this key and body before.
 
     Raises `ApiError`: 400, 409 or 422 for the key, 503 if nobody can say what came of it.
@@ -35,14 +37,14 @@ async def answer_once(http: Request, arrival: Arrival, make: Callable[[bytes], A
     key = client_key(http.headers.getlist(HEADER))
     body = await http.body()
     if key is None:
-        return await send(http, arrival, await make(body))
-    request = KeyedRequest(arrival, http.scope["path"], key, body)
+        return await send(http, context, await make(body))
+    request = KeyedRequest(context, http.scope["path"], key, body)
     outcome = await request.begin()
     if outcome is not None:
         return Response(outcome.body, headers={**outcome.headers, REPLAYED: "true"})
     recording = Recording(MAX_OUTCOME_BYTES)
-    arrival.services.recorders.start(request.answer(recording, partial(make, body)))
-    return await send(http, arrival, await recording.followed())
+    context.services.recorders.start(request.answer(recording, partial(make, body)))
+    return await send(http, context, await recording.followed())
 
 
 def client_key(headers: Sequence[str]) -> str | None:

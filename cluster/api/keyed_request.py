@@ -7,11 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from cluster.api.arrival import Arrival
 from cluster.api.auth import store_unavailable
 from cluster.api.draft import Draft
 from cluster.api.errors import ApiError, deadline_exceeded, internal_error
 from cluster.api.recording import Recording
+from cluster.api.request_context import RequestContext
 from cluster.api.unexpected import log_unexpected
 from cluster.api.waiting import end_all, unless
 from tenants.outcomes.outcome import (
@@ -19,9 +19,9 @@ from tenants.outcomes.outcome import (
     Begun,
     Finished,
     Found,
+    InProgress,
     NoRoom,
     Reused,
-    Running,
     StoredOutcome,
 )
 from tenants.outcomes.sealing import Sealer
@@ -35,14 +35,14 @@ log = logging.getLogger("headrace.api")
 class KeyedRequest:
     """Owns the key while it is answered: as long as its lease is renewed, nobody else answers it."""
 
-    def __init__(self, arrival: Arrival, route: str, key: str, body: bytes) -> None:
-        self._arrival = arrival
-        self._services = arrival.services
-        self._store = arrival.services.outcomes
-        self._count = arrival.services.telemetry.tenants.count_keyed
-        self._sealer = Sealer(arrival.services.secret)
-        self._mark = self._sealer.mark(arrival.account.tenant, route, key, body)
-        self._owner = arrival.request_id
+    def __init__(self, context: RequestContext, route: str, key: str, body: bytes) -> None:
+        self._context = context
+        self._services = context.services
+        self._store = context.services.outcomes
+        self._count = context.services.telemetry.tenants.count_keyed
+        self._sealer = Sealer(context.services.secret)
+        self._mark = self._sealer.mark(context.account.tenant, route, key, body)
+        self._owner = context.request_id
 
     async def begin(self) -> StoredOutcome | None:
         """The outcome that is there; None: it is to be answered. Raises `ApiError` 409, 422 or 503."""
@@ -73,14 +73,14 @@ class KeyedRequest:
 
     async def _recorded(self, recording: Recording, make: Callable[[], Awaitable[Draft]]) -> ApiError | None:
         """What it ended with. The key is settled before its client hears of the end: it may ask at once."""
-        too_late = self._services.sleep(self._arrival.remaining_s), deadline_exceeded()
+        too_late = self._services.sleep(self._context.remaining_s), deadline_exceeded()
         try:
             await self._finish(await unless(recording.record(make), too_late))
         except ApiError as error:
             await self._free()
             return error
         except Exception as error:
-            log_unexpected(error, self._arrival.request_id)
+            log_unexpected(error, self._context.request_id)
             await self._free()
             return internal_error()
         return None
@@ -111,7 +111,7 @@ class KeyedRequest:
             self._count("reused")
             message = "This Idempotency-Key was used with another body: a new request needs a new key."
             return ApiError(422, "idempotency_key_reused", message, param="idempotency-key")
-        if isinstance(found, Running):
+        if isinstance(found, InProgress):
             self._count("in_progress")
             message = "The request with this Idempotency-Key is still being answered; ask again."
             return ApiError(409, "idempotency_in_progress", message, retry_after_s=_retry_s(found))
@@ -124,7 +124,7 @@ class KeyedRequest:
         return ApiError(409, "outcome_too_large", message, headers=headers)
 
 
-def _retry_s(found: Running) -> float:
+def _retry_s(found: InProgress) -> float:
     """As long as it has been running: nobody knows how long it will, and so few questions are asked in vain,
     and the last comes before twice the time is over.
     """

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import JSONResponse
 
 from cluster.api.answer_schemas import MODEL_EXAMPLE, ModelList, ModelView
-from cluster.api.arrival import model_not_found
 from cluster.api.auth import require
 from cluster.api.described import BEHIND_DOOR, gives, refuses
+from cluster.api.request_context import model_not_found
 from cluster.api.services import Services
 
 router = APIRouter(

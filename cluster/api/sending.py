@@ -7,23 +7,23 @@ from collections.abc import AsyncGenerator
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from cluster.api.arrival import Arrival
 from cluster.api.draft import Draft
 from cluster.api.errors import deadline_exceeded
+from cluster.api.request_context import RequestContext
 from cluster.api.sse import SSE_HEADERS, SseResponse
 from cluster.api.waiting import client_left, unless
 
 _JSON_HEADERS = {"content-type": "application/json"}
 
 
-async def send(http: Request, arrival: Arrival, draft: Draft) -> Response:
+async def send(http: Request, context: RequestContext, draft: Draft) -> Response:
     """The response. Raises `ApiError`, and `ClientDisconnect` for a client that left before its answer."""
     if draft.is_stream:
-        return SseResponse(arrival, draft.pieces, draft.headers_now)
+        return SseResponse(context, draft.pieces, draft.headers_now)
     body = await unless(
         _joined(draft.pieces),
         (client_left(http.receive), ClientDisconnect()),
-        (arrival.services.sleep(arrival.remaining_s), deadline_exceeded()),
+        (context.services.sleep(context.remaining_s), deadline_exceeded()),
     )
     return Response(body, headers=headers_of(draft))
 

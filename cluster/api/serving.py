@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cluster.api.answer import Answer
-from cluster.api.arrival import Arrival
 from cluster.api.draft import Draft
 from cluster.api.errors import bad_request, no_capacity
 from cluster.api.limit_headers import limit_headers
 from cluster.api.logprobs import TokenNames
+from cluster.api.request_context import RequestContext
 from cluster.api.sampling import TokenLimit, limit_tokens, most_tokens_with_logprobs, sampling_params
 from cluster.api.shapes import Label, Shape
 from cluster.api.types import SamplingFields
@@ -20,15 +20,15 @@ from cluster.generation import GenerationRequest
 T = TypeVar("T")
 
 
-async def off_loop(arrival: Arrival, work: Callable[[], T]) -> T:
+async def off_loop(context: RequestContext, work: Callable[[], T]) -> T:
     """Runs `work` (tokenising, templates) in the pool, so that the event loop serves others meanwhile."""
-    return await asyncio.get_running_loop().run_in_executor(arrival.services.tokenizer_pool, work)
+    return await asyncio.get_running_loop().run_in_executor(context.services.tokenizer_pool, work)
 
 
-def label_of(arrival: Arrival, prefix: str, fields: SamplingFields) -> Label:
-    services = arrival.services
+def label_of(context: RequestContext, prefix: str, fields: SamplingFields) -> Label:
+    services = context.services
     return Label(
-        answer_id=f"{prefix}-{arrival.request_id}",
+        answer_id=f"{prefix}-{context.request_id}",
         created=int(services.wall_clock()),
         model=services.model_name,
         include_usage=fields.include_usage,
@@ -37,7 +37,7 @@ def label_of(arrival: Arrival, prefix: str, fields: SamplingFields) -> Label:
 
 
 def draft(
-    arrival: Arrival,
+    context: RequestContext,
     fields: SamplingFields,
     prompt_token_ids: tuple[int, ...],
     *,
@@ -47,40 +47,40 @@ def draft(
     """The answer to come. `param` names the field that the prompt came from. Raises `ApiError`."""
     if not prompt_token_ids:
         raise bad_request(f"'{param}' must not be empty: it has no tokens.", param=param)
-    if fields.n > arrival.services.max_num_seqs:
-        message = f"'n' must be at most {arrival.services.max_num_seqs}: a replica runs no more at once."
+    if fields.n > context.services.max_num_seqs:
+        message = f"'n' must be at most {context.services.max_num_seqs}: a replica runs no more at once."
         raise bad_request(message, param="n")
-    arrival.check_deadline()
-    limit = _limit(arrival, fields, len(prompt_token_ids), param)
-    answer = Answer(arrival, _generation_request(arrival, fields, prompt_token_ids, limit))
+    context.check_deadline()
+    limit = _limit(context, fields, len(prompt_token_ids), param)
+    answer = Answer(context, _generation_request(context, fields, prompt_token_ids, limit))
     if fields.stream:
         return Draft(answer.frames(shape), lambda: _headers(answer, limit), is_stream=True)
     return Draft(answer.whole(shape), lambda: _headers_at_end(answer, limit), is_stream=False)
 
 
-def _limit(arrival: Arrival, fields: SamplingFields, num_prompt_tokens: int, param: str) -> TokenLimit:
-    max_model_len = arrival.services.max_model_len()
+def _limit(context: RequestContext, fields: SamplingFields, num_prompt_tokens: int, param: str) -> TokenLimit:
+    max_model_len = context.services.max_model_len()
     if max_model_len < 1:
         raise no_capacity("No replica can serve at the moment; try again shortly.")
-    terms = arrival.account.terms
-    context = min(max_model_len, terms.max_context_tokens or max_model_len)
+    terms = context.account.terms
+    max_context = min(max_model_len, terms.max_context_tokens or max_model_len)
     return limit_tokens(
         fields.asked_max_tokens,
         num_prompt_tokens=num_prompt_tokens,
-        max_model_len=context,
+        max_model_len=max_context,
         maximum=min(terms.max_output_tokens, most_tokens_with_logprobs(fields)),
         param=param,
-        whose="This model" if context == max_model_len else "This tenant",
+        whose="This model" if max_context == max_model_len else "This tenant",
     )
 
 
 def _generation_request(
-    arrival: Arrival, fields: SamplingFields, prompt_token_ids: tuple[int, ...], limit: TokenLimit
+    context: RequestContext, fields: SamplingFields, prompt_token_ids: tuple[int, ...], limit: TokenLimit
 ) -> GenerationRequest:
-    services = arrival.services
+    services = context.services
     return GenerationRequest(
-        request_id=arrival.request_id,
-        account=arrival.account,
+        request_id=context.request_id,
+        account=context.account,
         prompt_token_ids=prompt_token_ids,
         sampling=sampling_params(
             fields,
@@ -90,10 +90,10 @@ def _generation_request(
         ),
         n=fields.n,
         stop=fields.stop,
-        arrived=arrival.arrived,
-        deadline=arrival.deadline,
-        service_class=arrival.service_class,
-        is_return=arrival.is_return,
+        arrived=context.arrived,
+        deadline=context.deadline,
+        service_class=context.service_class,
+        is_return=context.is_return,
     )
 
 

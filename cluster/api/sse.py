@@ -16,10 +16,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cluster.api.arrival import Arrival
 from cluster.api.errors import ApiError, deadline_exceeded, internal_error
 from cluster.api.outbox import Outbox
 from cluster.api.pace import Due, StreamPace
+from cluster.api.request_context import RequestContext
 from cluster.api.shapes import COMMENT, frame
 from cluster.api.unexpected import log_unexpected
 from cluster.api.waiting import client_left, end_all, unless
@@ -44,19 +44,19 @@ class SseResponse(Response):
 
     def __init__(
         self,
-        arrival: Arrival,
+        context: RequestContext,
         frames: AsyncGenerator[bytes],
         headers_now: Callable[[], Mapping[str, str]],
     ) -> None:
         self.status_code = 200
         self.background = None
-        self._request_id = arrival.request_id
-        self._clock = arrival.services.clock
-        self._sleep = arrival.services.sleep
-        self._timings = arrival.services.timings
+        self._request_id = context.request_id
+        self._clock = context.services.clock
+        self._sleep = context.services.sleep
+        self._timings = context.services.timings
         self._frames = frames
         self._headers_now = headers_now
-        self._pace = StreamPace(self._timings, arrived=arrival.arrived, deadline=arrival.deadline)
+        self._pace = StreamPace(self._timings, arrived=context.arrived, deadline=context.deadline)
         self._outbox = Outbox(self._timings.max_unsent_bytes)
         self._is_committed = False
 

@@ -11,8 +11,9 @@ a load that they have to share.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp
 from typing import NamedTuple
+
+from cluster.waiting.fading import kept_after
 
 COLD_TOKENS_PER_S = 1000.0
 LEAST_TOKENS_PER_S = 1.0
@@ -59,9 +60,8 @@ class CapacityEstimate:
         self._watched = {replica_id: self._watched.get(replica_id, _Watched()) for replica_id in rates}
         for replica_id, rate in rates.items():
             watched = self._watched[replica_id]
-            watched.tokens_per_s += (rate.tokens_per_s - watched.tokens_per_s) * (
-                1 - exp(-passed_s / SMOOTH_S)
-            )
+            new_part = 1 - kept_after(passed_s, SMOOTH_S)
+            watched.tokens_per_s += new_part * (rate.tokens_per_s - watched.tokens_per_s)
             watched.num_waited = watched.num_waited + 1 if rate.num_waiting else 0
         self._learn(passed_s)
 

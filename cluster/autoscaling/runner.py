@@ -10,7 +10,6 @@ from typing import Protocol
 
 import redis
 
-from cluster import start_watch
 from cluster.autoscaling.cold_start import ColdStart
 from cluster.autoscaling.demand import Demand, DemandReader, GatewayDemand
 from cluster.autoscaling.fleet import PoolWatch
@@ -25,6 +24,7 @@ from cluster.autoscaling.view import (
 from cluster.pool_control import PoolControl
 from cluster.pool_status import PoolStatus
 from cluster.spec import ClusterSpec
+from cluster.start_watch import ClosableReports
 
 log = logging.getLogger("headrace.scaling")
 
@@ -43,11 +43,7 @@ class Board(Protocol):
     def close(self) -> None: ...
 
 
-class Reports(start_watch.Reports, Protocol):
-    def close(self) -> None: ...
-
-
-class Rollouts(Protocol):
+class ServingVersion(Protocol):
     """`RolloutRunner`: which version serves, and whether another one is taking its place."""
 
     @property
@@ -68,10 +64,10 @@ class ScalingRunner:
     def __init__(
         self,
         scaler: Autoscaler,
-        rollouts: Rollouts,
+        rollouts: ServingVersion,
         pools: PoolControl,
         board: Board,
-        reports_of: Callable[[ClusterSpec], Reports],
+        reports_of: Callable[[ClusterSpec], ClosableReports],
         *,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],

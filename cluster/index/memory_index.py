@@ -13,8 +13,8 @@ from cluster.index.prefix_index import (
     MAX_ABORTS,
     MAX_DEAD,
     MAX_HOLDERS,
-    Beat,
     Changes,
+    HeartbeatReply,
     indexed,
 )
 from cluster.link import Abort
@@ -41,7 +41,7 @@ class MemoryPrefixIndex:
         self._last_beats[incarnation] = self._clock()
         return True
 
-    async def beat(self, incarnation: int) -> Beat:
+    async def beat(self, incarnation: int) -> HeartbeatReply:
         now = self._clock()
         last = self._last_beats.get(incarnation)
         self._last_beats[incarnation] = now
@@ -51,7 +51,7 @@ class MemoryPrefixIndex:
         dead = [number for number, beaten in self._last_beats.items() if now - beaten >= INCARNATION_TTL_S]
         dead.sort(key=self._last_beats.__getitem__)
         left_at, aborts = self._aborts.pop(incarnation, (now, []))
-        return Beat(
+        return HeartbeatReply(
             was_alive=last is not None and now - last < INCARNATION_TTL_S,
             dead=frozenset(dead[:MAX_DEAD]),
             aborts=tuple(aborts) if now - left_at < ABORTS_TTL_S else (),

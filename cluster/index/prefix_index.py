@@ -50,7 +50,7 @@ class Changes(NamedTuple):
     """Held no more, children first."""
 
 
-class Beat(NamedTuple):
+class HeartbeatReply(NamedTuple):
     """What a heartbeat is answered."""
 
     was_alive: bool
@@ -68,7 +68,7 @@ class PrefixIndex(Protocol):
         """Takes the number for a new replica, which beats from now on. False: it is another one's."""
         ...
 
-    async def beat(self, incarnation: int) -> Beat: ...
+    async def beat(self, incarnation: int) -> HeartbeatReply: ...
 
     async def publish(self, incarnation: int, changes: Sequence[Changes], dead: frozenset[int]) -> int:
         """Tells changes; repeating them is harmless. Returns how many claims it really added or removed:

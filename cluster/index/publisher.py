@@ -33,7 +33,7 @@ MAX_EVICTED = 65_536
 """Evicted blocks that are told again; a claim that was lost beyond them lives on until its TTL."""
 
 
-class Batch(NamedTuple):
+class IndexBatch(NamedTuple):
     """What is told in one call."""
 
     kind: Literal["news", "digest"]
@@ -122,7 +122,7 @@ class PrefixPublisher:
 
     # --- what the index is told ----------------------------------------------------------------
 
-    def next_batch(self, now: float) -> Batch | None:
+    def next_batch(self, now: float) -> IndexBatch | None:
         """What to tell now, if anything: at most every `PUBLISH_EVERY_S`, `MAX_BATCH` claims at most."""
         if self._state == "off" or now - self._last_batch < PUBLISH_EVERY_S:
             return None
@@ -133,7 +133,7 @@ class PrefixPublisher:
             self._last_batch = now
         return batch
 
-    def _next_of_digest(self, now: float) -> Batch | None:
+    def _next_of_digest(self, now: float) -> IndexBatch | None:
         if self._round.is_over(now):
             if not self._round.num_repaired:
                 self._become("exact", "a whole round of the digest found nothing to repair")
@@ -142,14 +142,14 @@ class PrefixPublisher:
         told = [one for one in self._round.next_slice(now) if one not in self._queue]
         return self._batch("digest", told)
 
-    def _next_news(self) -> Batch | None:
+    def _next_news(self) -> IndexBatch | None:
         told = [*islice(self._queue, MAX_BATCH)]
         batch = self._batch("news", told)
         for block_hash in told:
             del self._queue[block_hash]
         return batch
 
-    def _batch(self, kind: Literal["news", "digest"], block_hashes: Sequence[bytes]) -> Batch | None:
+    def _batch(self, kind: Literal["news", "digest"], block_hashes: Sequence[bytes]) -> IndexBatch | None:
         """By root, in the order given; None if there is nothing to tell."""
         stored: dict[bytes, list[bytes]] = {}
         evicted: dict[bytes, list[bytes]] = {}
@@ -163,7 +163,7 @@ class PrefixPublisher:
             for root in dict.fromkeys((*stored, *evicted))
         )
         num_claims = sum(len(change.stored) + len(change.evicted) for change in changes)
-        return Batch(kind, changes, num_claims) if changes else None
+        return IndexBatch(kind, changes, num_claims) if changes else None
 
     def _tell_all(self, reason: str, now: float) -> None:
         self._become("degraded", reason)
@@ -172,7 +172,7 @@ class PrefixPublisher:
 
     # --- what became of it -----------------------------------------------------------------------
 
-    def acknowledged(self, batch: Batch, num_changed: int) -> None:
+    def acknowledged(self, batch: IndexBatch, num_changed: int) -> None:
         """The index has taken the batch, and changed so many claims."""
         if batch.kind == "news":
             self._num_published += batch.num_claims
@@ -191,7 +191,7 @@ class PrefixPublisher:
         self._become("off", reason)
 
     def has_beaten(self, was_alive: bool, now: float) -> None:
-        """The index answered a heartbeat; `was_alive` as in `Beat`."""
+        """The index answered a heartbeat; `was_alive` as in `HeartbeatReply`."""
         if not was_alive:
             self._tell_all("the index did not know this replica", now)
         elif self._state == "off":

@@ -26,15 +26,15 @@ from cluster.index.prefix_index import (
     MAX_ABORTS,
     MAX_DEAD,
     MAX_HOLDERS,
-    Beat,
     Changes,
+    HeartbeatReply,
     IndexUnavailable,
     indexed,
 )
 from cluster.link import Abort
 from tenants.bounded import bounded
 from tenants.redis_client import CALL_TIMEOUT_S
-from tenants.redis_script import Argument, Call, Script, Scripts
+from tenants.redis_script import Argument, Script, ScriptCall, Scripts
 
 log = logging.getLogger("headrace.prefix_index")
 
@@ -63,12 +63,12 @@ class RedisPrefixIndex:
         (claimed,) = await self._ask([_call(self._claim, INCARNATIONS_KEY, pack([incarnation]), ENTRY_TTL_S)])
         return _read(claimed, int) == 1
 
-    async def beat(self, incarnation: int) -> Beat:
+    async def beat(self, incarnation: int) -> HeartbeatReply:
         limits = (INCARNATION_TTL_S, ENTRY_TTL_S, MAX_DEAD, MAX_ABORTS)
         keys = (INCARNATIONS_KEY, aborts_key(incarnation))
         (reply,) = await self._ask([_call(self._beat, keys, pack([incarnation]), *limits)])
         was_alive, dead, aborts = _read(reply, tuple[int, list[bytes], list[bytes]])
-        return Beat(
+        return HeartbeatReply(
             was_alive=was_alive == 1,
             dead=frozenset(_unpack(member) for member in dead if len(member) == _INCARNATION_BYTES),
             aborts=tuple(self._decoded(aborts)),
@@ -76,7 +76,7 @@ class RedisPrefixIndex:
 
     async def publish(self, incarnation: int, changes: Sequence[Changes], dead: frozenset[int]) -> int:
         who = (pack([incarnation]), pack(dead))
-        calls: list[Call] = []
+        calls: list[ScriptCall] = []
         for root, stored, evicted in changes:
             for start in range(0, max(len(stored), len(evicted)), BLOCKS_PER_SCRIPT):
                 part = slice(start, start + BLOCKS_PER_SCRIPT)
@@ -114,11 +114,13 @@ class RedisPrefixIndex:
         (reply,) = await self._ask([call])
         _read(reply, int)
 
-    def _look_up_call(self, root: bytes, block_hashes: Sequence[bytes], incarnations: Sequence[int]) -> Call:
+    def _look_up_call(
+        self, root: bytes, block_hashes: Sequence[bytes], incarnations: Sequence[int]
+    ) -> ScriptCall:
         hashes = b"".join(indexed(block_hashes))
         return _call(self._look_up, entries_of(root), hashes, pack(incarnations), MAX_HOLDERS)
 
-    async def _ask(self, calls: Sequence[Call]) -> list[object]:
+    async def _ask(self, calls: Sequence[ScriptCall]) -> list[object]:
         """The answers, errors among them: one round trip, and more if Redis did not know a script."""
         try:
             async with bounded(CALL_TIMEOUT_S):
@@ -136,8 +138,8 @@ class RedisPrefixIndex:
                 self._has_told_of_a_bad_abort = True
 
 
-def _call(script: Script, keys: str | tuple[str, ...], *args: Argument) -> Call:
-    return Call(script, keys, args)
+def _call(script: Script, keys: str | tuple[str, ...], *args: Argument) -> ScriptCall:
+    return ScriptCall(script, keys, args)
 
 
 def entries_of(root: bytes) -> str:

@@ -20,7 +20,7 @@ State = Literal["equal", "in_doubt", "different"]
 NOTHING = Sums()
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     """One number, told twice."""
 
     check: Check
@@ -46,11 +46,11 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     in_doubt: tuple[Doubt, ...]
 
     @property
-    def differences(self) -> tuple[Row, ...]:
+    def differences(self) -> tuple[ComparisonRow, ...]:
         return tuple(row for row in self.rows if row.state == "different")
 
 
@@ -59,7 +59,7 @@ def compare(evidence: Evidence) -> Verdict:
     return Verdict(rows=rows, in_doubt=tuple(_doubts(evidence)))
 
 
-def _usage(evidence: Evidence) -> Iterator[Row]:
+def _usage(evidence: Evidence) -> Iterator[ComparisonRow]:
     spooled = evidence.spooled.by_day
     before, after = evidence.before.usage, evidence.after.usage
     is_damaged, unwritten = bool(evidence.spooled.corrupt), _unwritten(evidence)
@@ -90,7 +90,7 @@ def _unwritten(evidence: Evidence) -> dict[TenantDay, int]:
     }
 
 
-def _metrics(evidence: Evidence) -> Iterator[Row]:
+def _metrics(evidence: Evidence) -> Iterator[ComparisonRow]:
     for gateway, after in sorted(evidence.after.gateways.items()):
         before = evidence.before.gateways.get(gateway)
         labels = {*after.tenants, *(before.tenants if before else ())}
@@ -119,13 +119,13 @@ def _labelled(tenants: Mapping[str, Sums], labels: set[str]) -> dict[str, Sums]:
 
 def _rows(
     check: Check, tenant: str, where: str, spooled: Sums, before: Sums, after: Sums, is_lossy: bool
-) -> Iterator[Row]:
+) -> Iterator[ComparisonRow]:
     figures = zip(Sums._fields, spooled, before, after, strict=True)
     for figure, told, low, high in figures:
         state: State = "equal" if low <= told <= high else "different"
         if told < low and is_lossy:
             state = "in_doubt"
-        yield Row(
+        yield ComparisonRow(
             check=check,
             tenant=tenant,
             where=where,
@@ -137,7 +137,7 @@ def _rows(
         )
 
 
-def _engine(evidence: Evidence) -> Iterator[Row]:
+def _engine(evidence: Evidence) -> Iterator[ComparisonRow]:
     """Σ tokens that living replicas made = Σ completion tokens of this cluster's gateways + discarded."""
     readings = (evidence.before, evidence.after)
     if not evidence.after.engines:
@@ -151,7 +151,7 @@ def _engine(evidence: Evidence) -> Iterator[Row]:
     low, high = (sum(one.engines.values()) - _discarded(one.gateways) for one in readings)
     if low > high:  # thrown away meanwhile
         low, high = high, low
-    yield Row(
+    yield ComparisonRow(
         check="engine",
         tenant=None,
         where="all replicas",

@@ -81,12 +81,12 @@ def _chosen(
 ) -> Iterator[Settlement]:
     from cluster.settings import SPOOLS
     from tenants.spool.reading import utc_day
-    from tenants.spool.record import Record
+    from tenants.spool.record import SpoolRecord
 
     first_day = f"{first:%Y-%m-%d}" if first else ""
     last_day = f"{last:%Y-%m-%d}" if last else "9999"
     spools = (state_dir / SPOOLS for state_dir in state_dirs)
-    for one in Record(*spools, on_corrupt=on_corrupt).settlements():
+    for one in SpoolRecord(*spools, on_corrupt=on_corrupt).settlements():
         if first_day <= utc_day(one.started_at) <= last_day and tenant_id in (None, one.tenant_id):
             yield one
 

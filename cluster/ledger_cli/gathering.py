@@ -13,7 +13,7 @@ from cluster.ledger_cli.scrape import engine_reading, gateway_reading
 from cluster.ledger_cli.targets import Fetch, Target, gone_from, pages, targets_of
 from cluster.settings import SPOOLS
 from tenants.ledger.usage import Sums
-from tenants.spool.record import Record
+from tenants.spool.record import SpoolRecord
 
 Usage = dict[TenantDay, Sums]
 AskUsage = Callable[[str | None], Sequence[Mapping[str, Any]]]
@@ -38,7 +38,7 @@ class Gathering:
             before, _ = self._look()
             corrupt: list[str] = []
             spools = [state_dir / SPOOLS for state_dir in self._state_dirs]
-            spooled = spooled_from(Record(*spools, on_corrupt=corrupt.append).settlements(), corrupt)
+            spooled = spooled_from(SpoolRecord(*spools, on_corrupt=corrupt.append).settlements(), corrupt)
             after, gone = self._look()
             spenders = {tenant for tenant, day in spooled.by_day if first_day <= day <= last_day}
             unlisted = self._usage(sorted(spenders - {tenant for tenant, _ in after.usage}))

@@ -15,7 +15,7 @@ from cluster.ledger_cli.options import DAY, of_state_dirs
 
 if TYPE_CHECKING:
     from cluster.admin_cli.session import Session
-    from cluster.ledger_cli.comparison import Row, Verdict
+    from cluster.ledger_cli.comparison import ComparisonRow, Verdict
 
 RETRY_S = 0.5
 FETCH_TIMEOUT_S = 5.0
@@ -72,7 +72,7 @@ def _until_settled(
     """Looks again while there is a difference: settlements need a moment to reach the ledger."""
     import httpx
 
-    from cluster.admin_cli.failures import CannotRun, Refused
+    from cluster.admin_cli.failures import CannotRun, RefusedByServer
     from cluster.ledger_cli.comparison import compare
     from cluster.ledger_cli.gathering import Gathering, NotOurs
 
@@ -81,7 +81,7 @@ def _until_settled(
         try:
             pages = session.client.pages("/usage", size=TENANTS_A_PAGE, **query)
             return [row for page in pages for row in page["data"]]
-        except Refused as error:
+        except RefusedByServer as error:
             if error.status == 404:  # a tenant that was deleted, without usage in these days
                 return []
             raise
@@ -140,6 +140,6 @@ def _print(verdict: Verdict) -> None:
     click.echo("different" if verdict.differences else "held")
 
 
-def _cells(row: Row) -> tuple[object, ...]:
+def _cells(row: ComparisonRow) -> tuple[object, ...]:
     there = str(row.low) if row.low == row.high else f"{row.low} to {row.high}"
     return (row.check, row.tenant, row.where, row.figure, row.spooled, there, row.state.replace("_", " "))

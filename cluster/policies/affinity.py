@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from random import Random
 
-from cluster.routing import Prompt, ReplicaLoad
+from cluster.routing import ReplicaLoad, RoutingPrompt
 
 
 class Affinity:
-    def choose(self, candidates: Sequence[ReplicaLoad], prompt: Prompt, rng: Random) -> str:
+    def choose(self, candidates: Sequence[ReplicaLoad], prompt: RoutingPrompt, rng: Random) -> str:
         most = max(replica.cached_tokens for replica in candidates)
         replica_ids = [replica.replica_id for replica in candidates if replica.cached_tokens == most]
         if not prompt.affinity_key:

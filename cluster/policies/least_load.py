@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from cluster.routing import Prompt, ReplicaLoad, choose_least
+from cluster.routing import ReplicaLoad, RoutingPrompt, choose_least
 
 OUTPUT_TOKENS = 128
 """What a request that is there is still to make, on the mean."""
@@ -29,7 +29,7 @@ class LeastLoad:
     def __init__(self, output_tokens: int = OUTPUT_TOKENS) -> None:
         self._output_tokens = output_tokens
 
-    def choose(self, candidates: Sequence[ReplicaLoad], prompt: Prompt, rng: Random) -> str:
+    def choose(self, candidates: Sequence[ReplicaLoad], prompt: RoutingPrompt, rng: Random) -> str:
         return choose_least(
             candidates, lambda replica: work_ahead(replica, self._output_tokens), rng
         ).replica_id

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from cluster.routing import Prompt, ReplicaLoad
+from cluster.routing import ReplicaLoad, RoutingPrompt
 
 
 class PowerOfTwo:
-    def choose(self, candidates: Sequence[ReplicaLoad], prompt: Prompt, rng: Random) -> str:
+    def choose(self, candidates: Sequence[ReplicaLoad], prompt: RoutingPrompt, rng: Random) -> str:
         drawn = rng.sample(candidates, min(2, len(candidates)))
         return min(drawn, key=lambda replica: replica.num_requests).replica_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from cluster.routing import Prompt, ReplicaLoad
+from cluster.routing import ReplicaLoad, RoutingPrompt
 
 
 class RoundRobin:
@@ -19,7 +19,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = ""
 
-    def choose(self, candidates: Sequence[ReplicaLoad], prompt: Prompt, rng: Random) -> str:
+    def choose(self, candidates: Sequence[ReplicaLoad], prompt: RoutingPrompt, rng: Random) -> str:
         replica_ids = [replica.replica_id for replica in candidates]
         self._last = min((one for one in replica_ids if one > self._last), default=min(replica_ids))
         return self._last

@@ -24,14 +24,14 @@ from collections.abc import Sequence
 from random import Random
 
 from cluster.policies.least_load import OUTPUT_TOKENS, work_ahead
-from cluster.routing import Prompt, ReplicaLoad, choose_least
+from cluster.routing import ReplicaLoad, RoutingPrompt, choose_least
 
 
 class TokenLoad:
     def __init__(self, output_tokens: int = OUTPUT_TOKENS) -> None:
         self._output_tokens = output_tokens
 
-    def choose(self, candidates: Sequence[ReplicaLoad], prompt: Prompt, rng: Random) -> str:
+    def choose(self, candidates: Sequence[ReplicaLoad], prompt: RoutingPrompt, rng: Random) -> str:
         most = max(replica.cached_tokens for replica in candidates)
 
         def token_load(replica: ReplicaLoad) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.admin_cli.failures import CannotRun, Refused
+from cluster.admin_cli.failures import CannotRun, RefusedByServer
 from cluster.admin_cli.session import INTERRUPTED, connected, json_option, key_file_option, url_option
 from cluster.key_file import read_key
 
@@ -63,7 +63,7 @@ def rollout(
     try:
         with connected(url, read_key(key_file), as_json) as session:
             shown = _run(session.client, given, waits)
-    except (Refused, CannotRun) as error:
+    except (RefusedByServer, CannotRun) as error:
         click.echo(f"headrace rollout: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
@@ -92,7 +92,7 @@ def _golden(path: Path | None) -> list[dict[str, Any]]:
 
 
 def _run(client: AdminClient, body: dict[str, Any], waits: bool) -> dict[str, Any]:
-    """The rollout as it was last seen. Raises `Refused` or `CannotRun`."""
+    """The rollout as it was last seen. Raises `RefusedByServer` or `CannotRun`."""
     from rich.console import Console
 
     from cluster.output import waiting_for

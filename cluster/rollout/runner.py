@@ -10,13 +10,13 @@ from typing import Protocol
 import msgspec
 import redis
 
-from cluster import start_watch
 from cluster.pool_control import PoolControl
 from cluster.rollout.check import TextRules, Version, check_version
 from cluster.rollout.rollout import Order, RollingUpdate, Rollout, RolloutState
 from cluster.rollout.shift import Delete, Move, Seen, ShiftFailed
 from cluster.spec import ClusterSpec
 from cluster.stages import StartError
+from cluster.start_watch import ClosableReports
 from tenants.store import CorruptRecord
 
 log = logging.getLogger("headrace.launch")
@@ -42,14 +42,10 @@ class Queue(Protocol):
     def close(self) -> None: ...
 
 
-class Reports(start_watch.Reports, Protocol):
-    def close(self) -> None: ...
-
-
 class _Run:
     """One rollout under way: what is asked of the pools, and what its new replicas say."""
 
-    def __init__(self, version: Version, serving: ClusterSpec, size: int, reports: Reports) -> None:
+    def __init__(self, version: Version, serving: ClusterSpec, size: int, reports: ClosableReports) -> None:
         self.version = version
         self.size = size
         self.specs = {spec.pool_id: spec for spec in (serving, version.spec)}
@@ -78,7 +74,7 @@ class RolloutRunner:
         rules: TextRules,
         pools: PoolControl,
         queue: Queue,
-        reports_of: Callable[[ClusterSpec], Reports],
+        reports_of: Callable[[ClusterSpec], ClosableReports],
         *,
         has_room: Callable[[Version], bool],
         clock: Callable[[], float],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cluster.waiting.expiry_heap import ExpiryHeap
+from tenants.ranking import Ranking
 
 
 class DeadlineWatch:
@@ -15,9 +15,9 @@ class DeadlineWatch:
     """
 
     def __init__(self) -> None:
-        self._turn = ExpiryHeap()
-        """As if no request had ever been held: deadlines less what was held before they came."""
-        self._answer = ExpiryHeap()
+        self._turn = Ranking()
+        """In seconds, as if no request had ever been held: deadlines less what was held before they came."""
+        self._answer = Ranking()
         self._held_s = 0.0
         self._held_since = math.inf
         """Infinity: nothing is held."""
@@ -32,8 +32,8 @@ class DeadlineWatch:
         return self._held_s + max(0.0, now - self._held_since)
 
     def add(self, entry_id: str, turn_by_s: float, answer_by_s: float, now: float) -> None:
-        self._turn.add(entry_id, turn_by_s - self.held_s(now))
-        self._answer.add(entry_id, answer_by_s)
+        self._turn.put(entry_id, (turn_by_s - self.held_s(now),))
+        self._answer.put(entry_id, (answer_by_s,))
 
     def discard(self, entry_id: str) -> None:
         self._turn.discard(entry_id)
@@ -41,14 +41,19 @@ class DeadlineWatch:
 
     def take_due(self, now: float) -> list[str]:
         """Those whose time is over; they are no longer watched."""
-        due = self._answer.take_due(now) + self._turn.take_due(now - self.held_s(now))
+        due = self._answer.take_to(now) + self._turn.take_to(now - self.held_s(now))
         for entry_id in due:
             self.discard(entry_id)
         return list(dict.fromkeys(due))
 
     def next_s(self) -> float | None:
         """When the next one will be due; None: none, as things are."""
-        answer_s, turn_s = self._answer.next_s(), self._turn.next_s()
-        if turn_s is None or self._held_since < math.inf:
-            return answer_s
-        return min(turn_s + self._held_s, math.inf if answer_s is None else answer_s)
+        first_s = _first_s(self._answer)
+        if self._held_since == math.inf:
+            first_s = min(first_s, _first_s(self._turn) + self._held_s)
+        return None if first_s == math.inf else first_s
+
+
+def _first_s(deadlines: Ranking) -> float:
+    """Infinity: there is none."""
+    return deadlines.least()[0][0] if deadlines else math.inf

@@ -18,7 +18,7 @@ from cluster.waiting.shedding import (
     TARGET,
     YIELD_S,
     Fullness,
-    Refused,
+    Rejection,
     retry_after_s,
     until_shorter_s,
 )
@@ -109,22 +109,22 @@ class Door:
         if promise is not None and (arrival.claim or promise.is_due(now)):
             self.promises.close(promise)
 
-    def turn_away(self, arrival: Arrival, code: tuple[int, str], now: float) -> Refused:
+    def turn_away(self, arrival: Arrival, code: tuple[int, str], now: float) -> Rejection:
         """A client that came before its time is told the same time again."""
         if min(arrival.first_token_by_s, arrival.answer_by_s) <= now:
-            return Refused(503, "deadline_exceeded", None)
+            return Rejection(503, "deadline_exceeded", None)
         promise = self.promises.of(arrival)
         if promise is not None and arrival.claim and not promise.is_due(now):
-            return Refused(*code, math.ceil(promise.due_s - now))
+            return Rejection(*code, math.ceil(promise.due_s - now))
         if promise is not None and promise.is_due(now):
             self.promises.close(promise)
-        return Refused(*code, self._promise(arrival, now, self._until_s(arrival, now)))
+        return Rejection(*code, self._promise(arrival, now, self._until_s(arrival, now)))
 
-    def shed(self, victim: Arrival, above: Arrival, now: float) -> Refused:
+    def shed(self, victim: Arrival, above: Arrival, now: float) -> Rejection:
         """What one is told that has to go: not to be back before the line is shorter for `above`, too."""
         drain_s = self.forecast(now).wait(above.share).drain_s
         until_s = max(self._until_s(victim, now), (1 - TARGET) * drain_s)
-        return Refused(503, "overloaded", self._promise(victim, now, until_s))
+        return Rejection(503, "overloaded", self._promise(victim, now, until_s))
 
     def _until_s(self, arrival: Arrival, now: float) -> float:
         """Until the line is shorter, and those of its share that were told a time before have come."""

@@ -17,16 +17,16 @@ from cluster.waiting.deadline_watch import DeadlineWatch
 from cluster.waiting.door import Door
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.interactive_line import InteractiveLine
-from cluster.waiting.shedding import Fullness, Refused, Shed
+from cluster.waiting.shedding import Fullness, Rejection, Shed
 from cluster.waiting.wait_estimate import Wait, WaitEstimator
 from tenants.fair_queue import Charge, FairQueue, Share
 from tenants.queued import Fits, anyone
 
 
-class Outcome(NamedTuple):
+class OfferResult(NamedTuple):
     """Of an offer."""
 
-    refused: Refused | None
+    refused: Rejection | None
     """None: it waits from now on."""
     shed: tuple[Shed, ...] = ()
     """Who has to go for it; nobody for one that is refused."""
@@ -95,7 +95,7 @@ class GatewayQueue:
         line_s = self.estimator.rates.until_turn_s(self._interactive.work, self._door.fleet)
         self._brownout.see(line_s / self.config.interactive_deadline_s)
 
-    def check(self, arrival: Arrival, now: float) -> Refused | None:
+    def check(self, arrival: Arrival, now: float) -> Rejection | None:
         """What `offer` would refuse, before anything was taken for it. Nobody is shed, nor has to yield.
 
         What is cached of its prompt is not known yet, maybe all: its own prefill makes nobody late here.
@@ -107,16 +107,16 @@ class GatewayQueue:
             return None
         return self._door.turn_away(arrival, fullness.code, now)
 
-    def offer(self, arrival: Arrival, now: float) -> Outcome:
+    def offer(self, arrival: Arrival, now: float) -> OfferResult:
         """Raises ValueError for an id that waits already."""
         self._forget_late(now)
         fullness = self._fullness(arrival, now)
         self._door.press(arrival, fullness, now)
         if not self._may_come_in(arrival, fullness, now):
-            return Outcome(self._door.turn_away(arrival, fullness.code, now))
+            return OfferResult(self._door.turn_away(arrival, fullness.code, now))
         shed = self._make_room(arrival, fullness, now)
         self._enter(arrival, now)
-        return Outcome(None, shed)
+        return OfferResult(None, shed)
 
     def _forget_late(self, now: float) -> None:
         self._expire(now)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.decayed_mean import DecayedMean
-from cluster.waiting.expiry_heap import ExpiryHeap
 from tenants.queued import Queued, Share, Work
+from tenants.ranking import Ranking
 
 EARLY_S = 0.5
 """A client that comes so much before its time is on time."""
@@ -85,7 +85,8 @@ class Promises:
         self._open: dict[str, Promise] = {}
         self._of_client: dict[Client, dict[str, Promise]] = {}
         self._outside: dict[Share, _Outside] = {}
-        self._lapsing = ExpiryHeap()
+        self._lapsing = Ranking()
+        """By when their clients will have given up, in seconds."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -99,7 +100,7 @@ class Promises:
         self._open[promise_id] = promise
         self._of_client.setdefault(promise.client, {})[promise_id] = promise
         self._outside.setdefault(arrival.share, _Outside()).add(promise.entry, place_s)
-        self._lapsing.add(promise_id, due_s + GRACE_S)
+        self._lapsing.put(promise_id, (due_s + GRACE_S,))
 
     def of(self, arrival: Arrival) -> Promise | None:
         """The oldest that was made to this client."""
@@ -130,7 +131,7 @@ class Promises:
             del self._outside[share]
 
     def forget_lapsed(self, now: float) -> None:
-        for promise_id in self._lapsing.take_due(now):
+        for promise_id in self._lapsing.take_to(now):
             self._close(self._open[promise_id], has_come=False)
 
 

@@ -21,6 +21,7 @@ import math
 from typing import NamedTuple
 
 from cluster.waiting.decayed_mean import DecayedMean
+from cluster.waiting.fading import kept_after
 from cluster.waiting.fleet import Fleet
 from engine.counters import EngineCounters
 from tenants.queued import Work
@@ -70,7 +71,7 @@ class ReplicaRates:
         """The replicas as they are now."""
         if fleet.num_replicas:
             self._num_seats = fleet.num_seats / fleet.num_replicas
-            kept = math.exp(-(now - self._fleet_seen_at) / TIME_CONSTANT_S)
+            kept = kept_after(now - self._fleet_seen_at, TIME_CONSTANT_S)
             self.part += (1 - kept) * (fleet.part - self.part)
             self._fleet_seen_at = now
 
@@ -97,13 +98,13 @@ class ReplicaRates:
         if any(end.is_short_of_tokens(self._num_seats) for end in (last, seen)):
             rates.append(self._short_of_tokens)
         for rate in rates:
-            rate.fade(math.exp(-seconds / TIME_CONSTANT_S))
+            rate.fade(kept_after(seconds, TIME_CONSTANT_S))
             rate.add(tokens, seconds)
 
     def ended(self, seat_s: float, now: float) -> None:
         """A request has held its seat for `seat_s`."""
-        age = min((now - self._ended_at) / TIME_CONSTANT_S, 1 / FEW_ENDED)
-        self._seat_s.fade(math.exp(-age))
+        passed_s = min(now - self._ended_at, TIME_CONSTANT_S / FEW_ENDED)
+        self._seat_s.fade(kept_after(passed_s, TIME_CONSTANT_S))
         self._seat_s.add(seat_s, 1.0)
         self._ended_at = now
 

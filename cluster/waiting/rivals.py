@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from cluster.waiting.fading import DecayedSum, kept_after
 from tenants.queued import Share
 
 TIME_CONSTANT_S = 5.0
@@ -15,22 +16,6 @@ FORGOTTEN_S = 30.0
 """Who has taken nothing for so long takes nothing."""
 
 
-class _Taken:
-    """Seconds of all replicas' time that a share took, fading."""
-
-    def __init__(self, share: Share) -> None:
-        self.share = share
-        self.seconds = 0.0
-        self.at = -math.inf
-
-    def add(self, seconds: float, now: float) -> None:
-        self.seconds = self.seconds_at(now) + seconds
-        self.at = now
-
-    def seconds_at(self, now: float) -> float:
-        return self.seconds * math.exp(-max(0.0, now - self.at) / TIME_CONSTANT_S)
-
-
 class Rivals:
     """Owns which part of the replicas' time each tenant took of late.
 
@@ -39,7 +24,8 @@ class Rivals:
     """
 
     def __init__(self) -> None:
-        self._taken: dict[Share, _Taken] = {}
+        self._taken_s: dict[Share, DecayedSum] = {}
+        """Of all replicas' time."""
         self._began_at = math.inf
         self._swept_at = -math.inf
 
@@ -47,7 +33,7 @@ class Rivals:
         """`seconds`: of all replicas' time."""
         self._sweep(now)
         self._began_at = min(self._began_at, now)
-        self._taken.setdefault(share, _Taken(share)).add(seconds, now)
+        self._taken_s.setdefault(share, DecayedSum(TIME_CONSTANT_S)).add(seconds, now)
 
     def stretch(self, share: Share, now: float, *, without_lower: bool = False) -> float:
         """How many times as long as by itself a tenant's own line takes, if the others go on as of late.
@@ -56,15 +42,14 @@ class Rivals:
         left aside: a twentieth at most. `without_lower`: if all that stand lower were gone.
         """
         above_s, beside_s, weights = 0.0, 0.0, 0
-        for taken in self._taken.values():
-            other = taken.share
+        for other, taken_s in self._taken_s.items():
             if other.tenant_id == share.tenant_id or (without_lower and other.standing < share.standing):
                 continue
             if other.service_class == share.service_class:
-                beside_s += taken.seconds_at(now)
+                beside_s += taken_s.at(now)
                 weights += other.weight
             elif other.service_class == "interactive":
-                above_s += taken.seconds_at(now)
+                above_s += taken_s.at(now)
         seen_s = self._seen_s(now)
         left = 1 - min(above_s / seen_s, MOST)
         part = min(beside_s / seen_s / left, MOST)
@@ -73,11 +58,13 @@ class Rivals:
     def _seen_s(self, now: float) -> float:
         """So much time has faded as the shares in it: less than the constant, right after the start."""
         seen_s = max(now - self._began_at, LEAST_SEEN_S)
-        return TIME_CONSTANT_S * (1 - math.exp(-seen_s / TIME_CONSTANT_S))
+        return TIME_CONSTANT_S * (1 - kept_after(seen_s, TIME_CONSTANT_S))
 
     def _sweep(self, now: float) -> None:
         if now - self._swept_at > FORGOTTEN_S:
             self._swept_at = now
-            self._taken = {
-                share: taken for share, taken in self._taken.items() if now - taken.at < FORGOTTEN_S
+            self._taken_s = {
+                share: taken_s
+                for share, taken_s in self._taken_s.items()
+                if now - taken_s.added_at < FORGOTTEN_S
             }

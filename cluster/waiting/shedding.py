@@ -37,7 +37,7 @@ JITTER = 0.1
 """Up to so much of the time is added to it: who was turned away together is not to come back together."""
 
 
-class Refused(NamedTuple):
+class Rejection(NamedTuple):
     """What the client is told."""
 
     status: int
@@ -50,7 +50,7 @@ class Shed(NamedTuple):
     """One that waited, and has to go."""
 
     entry_id: str
-    told: Refused
+    told: Rejection
 
 
 class Fullness(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 
+from cluster.waiting.fading import DecayedSum
 from tenants.fair_queue import Share
 
 TIME_CONSTANT_S = 5.0
@@ -17,20 +17,16 @@ class _Waits:
     """Seconds of waits that ended, fading: as they were, and as the lines said."""
 
     def __init__(self) -> None:
-        self.actual_s = 0.0
-        self.drain_s = 0.0
-        self.at = -math.inf
+        self._actual_s = DecayedSum(TIME_CONSTANT_S)
+        self._drain_s = DecayedSum(TIME_CONSTANT_S)
 
     def add(self, drain_s: float, actual_s: float, now: float) -> None:
-        kept = math.exp(-max(0.0, now - self.at) / TIME_CONSTANT_S)
-        self.actual_s = self.actual_s * kept + actual_s
-        self.drain_s = self.drain_s * kept + drain_s
-        self.at = now
+        self._actual_s.add(actual_s, now)
+        self._drain_s.add(drain_s, now)
 
     def factor(self, now: float) -> float:
         """Goes back to 1 while nothing is told."""
-        kept = math.exp(-max(0.0, now - self.at) / TIME_CONSTANT_S)
-        return (self.actual_s * kept + LEAST_S) / (self.drain_s * kept + LEAST_S)
+        return (self._actual_s.at(now) + LEAST_S) / (self._drain_s.at(now) + LEAST_S)
 
 
 class Slowdown:

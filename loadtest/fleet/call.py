@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cluster.autoscaling.demand import Visit
-from engine.block_hash import hash_blocks
+from engine.block_hash import BlockHash, hash_blocks
 from engine.config import BLOCK_SIZE
 from engine.request import RequestOutput
 from loadtest.record import OK, RequestRecord
@@ -29,9 +29,9 @@ class Customer:
     max_queue_len: int | None = None
 
     @property
-    def root(self) -> bytes:
+    def root(self) -> BlockHash:
         """Of its prompts' chains."""
-        return self.tenant_id.encode()
+        return BlockHash(self.tenant_id.encode())
 
     @property
     def share(self) -> Share:
@@ -47,7 +47,7 @@ class Ask:
     prompt_token_ids: tuple[int, ...]
     max_tokens: int
     """So many it will get."""
-    first_hashes: tuple[bytes, ...] = ()
+    first_hashes: tuple[BlockHash, ...] = ()
     """Of the prompt's first blocks, as far as they are known already."""
     timeout_s: float = math.inf
     """Of a try: then its client hangs up."""
@@ -57,7 +57,7 @@ class Ask:
         return len(self.prompt_token_ids)
 
     @cached_property
-    def block_hashes(self) -> tuple[bytes, ...]:
+    def block_hashes(self) -> tuple[BlockHash, ...]:
         parent = self.first_hashes[-1] if self.first_hashes else self.customer.root
         rest = self.prompt_token_ids[len(self.first_hashes) * BLOCK_SIZE :]
         return (*self.first_hashes, *hash_blocks(parent, rest, BLOCK_SIZE))

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-
-def max_min_shares(
-    capacity: float, demands: Mapping[str, float], weights: Mapping[str, int]
-) -> dict[str, float]:
-    """What is each one's due: all are filled at the same level by weight, none beyond what it asks for."""
-    shares: dict[str, float] = {}
-    left, weight = capacity, sum(weights[one] for one in demands)
-    for one in sorted(demands, key=lambda one: demands[one] / weights[one]):
-        shares[one] = min(demands[one], left * weights[one] / weight)
-        left -= shares[one]
-        weight -= weights[one]
-    return shares
+from tenants.max_min import max_min_shares
 
 
 def jain(values: Iterable[float]) -> float:

@@ -15,9 +15,9 @@ from loadtest.fleet.config import FleetConfig
 from loadtest.fleet.gateway import VirtualGateway
 from loadtest.fleet.pool import VirtualPool
 from loadtest.fleet.replica import VirtualReplica
-from loadtest.fleet.run import CallRecord, FleetRun, Wait
+from loadtest.fleet.run import CallRecord, FleetRun, WaitRecord
 from loadtest.fleet.scaling import VirtualScaling
-from loadtest.fleet.traffic import ClosedLoop, OpenLoop
+from loadtest.fleet.traffic import ClosedLoopTraffic, OpenLoopTraffic
 from tenants.ledger.memory_ledger import MemoryLedger
 
 
@@ -37,7 +37,7 @@ class VirtualFleet:
         self.config = config
         self.clock = VirtualClock()
         self._calls: list[CallRecord] = []
-        self._waits: list[Wait] = []
+        self._waits: list[WaitRecord] = []
         self._numbers = count()
         self._num_to_come = 0
         """Clients who have not begun."""
@@ -56,8 +56,8 @@ class VirtualFleet:
         self.clock.every(1.0, lambda: on_time(self.clock.now))
         self.clock.run(until=2 * config.link_delay_s)  # all have said hello before anybody comes
 
-    def add(self, traffic: OpenLoop | ClosedLoop) -> None:
-        if isinstance(traffic, OpenLoop):
+    def add(self, traffic: OpenLoopTraffic | ClosedLoopTraffic) -> None:
+        if isinstance(traffic, OpenLoopTraffic):
             for at in traffic.arrivals(self.config.seed):
                 self.come(at, traffic.prompts.make)
         else:
@@ -81,11 +81,11 @@ class VirtualFleet:
         self._num_to_come -= 1
         self._clients.send(make(next(self._numbers)))
 
-    def _begin(self, loop: ClosedLoop) -> None:
+    def _begin(self, loop: ClosedLoopTraffic) -> None:
         self._num_to_come -= 1
         self._next(loop)
 
-    def _next(self, loop: ClosedLoop) -> None:
+    def _next(self, loop: ClosedLoopTraffic) -> None:
         ask = loop.make(next(self._numbers))
         if ask is not None:
             self._clients.send(ask, partial(self._next, loop))
@@ -94,7 +94,7 @@ class VirtualFleet:
         self._calls.append(CallRecord.of(call))
 
     def _waited(self, predicted_s: float, actual_s: float) -> None:
-        self._waits.append(Wait(predicted_s, actual_s))
+        self._waits.append(WaitRecord(predicted_s, actual_s))
 
     def _add(self, replica: VirtualReplica) -> None:
         for gateway in self.gateways:

@@ -8,20 +8,21 @@ from random import Random
 from typing import NamedTuple
 
 from cluster.autoscaling.demand import DemandMeter, GatewayDemand
-from cluster.choice import Candidate, Choice
+from cluster.choice import ReplicaCandidate, ReplicaChoice
 from cluster.fleet_watch import LOOK_EVERY_S, FleetWatch
-from cluster.generation import PRIORITY
 from cluster.link import StepMessage
 from cluster.policies import routing_policy
+from cluster.prompt_chains import Chain
 from cluster.routing import ReplicaLoad
+from cluster.submission import Part, submission
 from cluster.waiting.arrival import Arrival, wanted_by
-from cluster.waiting.shedding import Refused
+from cluster.waiting.shedding import Rejection
 from cluster.waiting.wait_estimate import WaitEstimator
-from engine.request import Flow, Request, SamplingParams
+from engine.request import SamplingParams
 from loadtest.fleet.call import Call
 from loadtest.fleet.clock import VirtualClock
 from loadtest.fleet.config import FleetConfig
-from loadtest.fleet.limits import Limits
+from loadtest.fleet.limits import VirtualLimits
 from loadtest.fleet.link import VirtualLink
 from loadtest.fleet.links import VirtualLinks
 from loadtest.fleet.replica import VirtualReplica
@@ -55,12 +56,12 @@ class VirtualGateway:
         self.gateway_id = gateway_id
         self.next_replica_s: float | None = None
         """When the next replica is expected, as the launcher tells."""
-        self.limits = Limits(gateway_id, ledger, clock, config.num_gateways)
+        self.limits = VirtualLimits(gateway_id, ledger, clock, config.num_gateways)
         self._config = config
         self._clock = clock
         rng = Random(f"{config.seed}:{gateway_id}")
         self._line = config.line(WaitEstimator(on_wait), rng, config.waiting)
-        self._choice = Choice(routing_policy(config.routing), rng)
+        self._choice = ReplicaChoice(routing_policy(config.routing), rng)
         self._links = VirtualLinks()
         self._warming = VirtualWarming(gateway_id, config.warm_prefixes, clock)
         self._watch = FleetWatch(
@@ -118,7 +119,7 @@ class VirtualGateway:
             self._refuse(call, refused)
             return
         if (limited := self.limits.reserve(call)) is not None:
-            self._refuse(call, Refused(429, limited.kind, _whole(limited.retry_after_s)))
+            self._refuse(call, Rejection(429, limited.kind, _whole(limited.retry_after_s)))
             return
         self._look_up(call)
         call.visit = self._demand.arrived(self._arrival(call), call.max_tokens, now)
@@ -170,14 +171,14 @@ class VirtualGateway:
     # --- going away ----------------------------------------------------------------------------
 
     def _end_late(self) -> None:
-        now, late = self._clock.now, Refused(503, "deadline_exceeded", None)
+        now, late = self._clock.now, Rejection(503, "deadline_exceeded", None)
         for entry_id in self._line.expire(now):
             self._refuse(self._waiting.pop(entry_id).call, late)
         for call in list(self._elsewhere.values()):
             if now >= call.sent_at + NO_DEADLINE_S:
                 self._refuse(self._elsewhere.pop(call.call_id), late)
 
-    def _refuse(self, call: Call, told: Refused) -> None:
+    def _refuse(self, call: Call, told: Rejection) -> None:
         if call.visit is not None:
             is_shed = told.status == 503
             self._demand.turned_away(call.visit, self._clock.now, told.retry_after_s, is_shed=is_shed)
@@ -206,21 +207,22 @@ class VirtualGateway:
         ask = call.ask
         chosen = self._choice.choose(self._candidates(call, there), ask.num_prompt_tokens, self._clock.now)
         call.replica_id = chosen.replica_id
-        request = Request(
-            request_id=call.call_id,
-            prompt_token_ids=ask.prompt_token_ids,
-            sampling=SamplingParams(max_tokens=call.max_tokens, ignore_eos=True),
-            hash_root=ask.customer.root,
-            block_hashes=ask.block_hashes,
-            priority=PRIORITY[ask.customer.service_class],
-            flow=Flow(ask.customer.tenant_id, ask.customer.weight),
-            num_uncached_tokens=ask.num_prompt_tokens - chosen.cached_tokens,
+        request = submission(
+            call.call_id,
+            ask.customer.share,
+            ask.prompt_token_ids,
+            Chain(ask.customer.root, ask.block_hashes),
+            SamplingParams(max_tokens=call.max_tokens, ignore_eos=True),
+            chosen.cached_tokens,
+            Part(),
         )
         self._links.submit(chosen.replica_id, request, call)
 
-    def _candidates(self, call: Call, there: Sequence[ReplicaLoad]) -> list[Candidate]:
+    def _candidates(self, call: Call, there: Sequence[ReplicaLoad]) -> list[ReplicaCandidate]:
         block_size, hashes = self._config.engine.block_size, call.ask.block_hashes
-        return [Candidate(load, block_size, hashes, call.claims.get(load.replica_id, 0)) for load in there]
+        return [
+            ReplicaCandidate(load, block_size, hashes, call.claims.get(load.replica_id, 0)) for load in there
+        ]
 
     # --- what replicas tell --------------------------------------------------------------------
 

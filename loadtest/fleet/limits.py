@@ -21,7 +21,7 @@ from tenants.terms import Prices, Terms
 T = TypeVar("T")
 
 
-class Limits:
+class VirtualLimits:
     """Owns what runs of one gateway's requests in the ledger.
 
     Nothing in a ledger of this process awaits, so its answers are there at once. No price, and so no purse.

@@ -10,8 +10,8 @@ from cluster.served_elsewhere import FlowService
 from cluster.waiting.arrival import Arrival
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
-from cluster.waiting.gateway_queue import Outcome
-from cluster.waiting.shedding import Refused
+from cluster.waiting.gateway_queue import OfferResult
+from cluster.waiting.shedding import Rejection
 from cluster.waiting.wait_estimate import WaitEstimator
 from tenants.queued import Queued, Share
 
@@ -26,8 +26,8 @@ class Line(Protocol):
     def __len__(self) -> int: ...
     def see(self, fleet: Fleet, now: float) -> None: ...
     def max_tokens(self, share: Share, asked: int) -> int: ...
-    def check(self, arrival: Arrival, now: float) -> Refused | None: ...
-    def offer(self, arrival: Arrival, now: float) -> Outcome: ...
+    def check(self, arrival: Arrival, now: float) -> Rejection | None: ...
+    def offer(self, arrival: Arrival, now: float) -> OfferResult: ...
     def next(self, now: float, has_credit: Callable[[Queued], bool]) -> Arrival | None: ...
     def left(self, entry_id: str) -> bool: ...
     def expire(self, now: float) -> list[str]: ...
@@ -52,12 +52,12 @@ class FirstCome:
     def max_tokens(self, share: Share, asked: int) -> int:
         return asked
 
-    def check(self, arrival: Arrival, now: float) -> Refused | None:
+    def check(self, arrival: Arrival, now: float) -> Rejection | None:
         return None
 
-    def offer(self, arrival: Arrival, now: float) -> Outcome:
+    def offer(self, arrival: Arrival, now: float) -> OfferResult:
         self._waiting[arrival.entry_id] = arrival
-        return Outcome(None)
+        return OfferResult(None)
 
     def next(self, now: float, has_credit: Callable[[Queued], bool]) -> Arrival | None:
         first = next(iter(self._waiting.values()), None)

@@ -16,7 +16,7 @@ from loadtest.fleet.replica import VirtualReplica
 LOOK_EVERY_S = 0.25
 
 
-class StageReport(NamedTuple):
+class PassedStage(NamedTuple):
     replica_id: str
     stage: str
     seconds: float
@@ -50,7 +50,7 @@ class VirtualPool:
         self._starting: dict[str, None] = {}
         self._serving: dict[str, VirtualReplica] = {}
         self._leaving: dict[str, VirtualReplica] = {}
-        self._reports: list[StageReport] = []
+        self._reports: list[PassedStage] = []
         for _ in range(config.num_replicas):
             self._serve(self._new_id())
         clock.every(LOOK_EVERY_S, self._look)
@@ -63,7 +63,7 @@ class VirtualPool:
             leaving=frozenset(self._leaving),
         )
 
-    def pop_reports(self) -> list[StageReport]:
+    def pop_reports(self) -> list[PassedStage]:
         """What replicas told of their starts since the last time."""
         reports, self._reports = self._reports, []
         return reports
@@ -87,9 +87,9 @@ class VirtualPool:
         for stage in STAGES:
             seconds = self._config.cold_start_s.get(stage, COLD_S[stage])
             at += seconds
-            self._clock.after(at, partial(self._pass, StageReport(replica_id, stage, seconds)))
+            self._clock.after(at, partial(self._pass, PassedStage(replica_id, stage, seconds)))
 
-    def _pass(self, report: StageReport) -> None:
+    def _pass(self, report: PassedStage) -> None:
         if report.replica_id not in self._starting:
             return
         if report.stage == STAGES[-1]:

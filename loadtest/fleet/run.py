@@ -38,7 +38,7 @@ class CallRecord(NamedTuple):
         )
 
 
-class Wait(NamedTuple):
+class WaitRecord(NamedTuple):
     """Of one request in a gateway's queue, in seconds."""
 
     predicted_s: float
@@ -50,7 +50,7 @@ class FleetRun:
     config: FleetConfig
     calls: Sequence[CallRecord]
     """Those that ended, in that order."""
-    waits: Sequence[Wait]
+    waits: Sequence[WaitRecord]
     served: Mapping[str, Served]
     """From when to when each replica took work."""
     ended_s: float

@@ -50,7 +50,7 @@ class Unaware:
         return self._scaler.decide(now, demand, fleet._replace(cold_start_s=0.0))
 
 
-class Order(NamedTuple):
+class ScalingOrder(NamedTuple):
     at: float
     before: int
     target: int
@@ -60,11 +60,11 @@ class Recorded:
     """Owns what another one ordered in a run."""
 
     def __init__(self, scaler: Scaler) -> None:
-        self.orders: list[Order] = []
+        self.orders: list[ScalingOrder] = []
         self._scaler = scaler
 
     def decide(self, now: float, demand: Demand, fleet: FleetView) -> Decision:
         decision = self._scaler.decide(now, demand, fleet)
         if decision.target != fleet.target:
-            self.orders.append(Order(now, fleet.target, decision.target))
+            self.orders.append(ScalingOrder(now, fleet.target, decision.target))
         return decision

@@ -20,7 +20,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OpenLoop:
+class OpenLoopTraffic:
     """Independent clients: whatever becomes of the others, each comes when it comes."""
 
     prompts: Prompts
@@ -38,7 +38,7 @@ class OpenLoop:
 
 
 @dataclass(frozen=True)
-class ClosedLoop:
+class ClosedLoopTraffic:
     """`num_clients`, each of whom asks again as soon as it has its answer, until `make` gives None."""
 
     make: Callable[[int], Ask | None]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 
-from loadtest.answer import Answer
+from loadtest.answer import AnswerReader
 from loadtest.event_stream import EventStream
 from loadtest.gateway_bench.received import Received
 from loadtest.record import OK
@@ -29,7 +29,7 @@ def tape() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class BenchRequest:
     """`max_tokens` output tokens of `TEXT`, at most `MAX_OUTPUT_TOKENS`."""
 
     key: str
@@ -62,9 +62,9 @@ class CheckedAnswer:
     gaps_s: tuple[float, ...]
 
 
-def check(ask: Ask, received: Received) -> CheckedAnswer:
+def check(ask: BenchRequest, received: Received) -> CheckedAnswer:
     """Raises `BrokenAnswer` unless it is whole, counted, and the tape's text."""
-    answer = Answer(expected_tokens=ask.max_tokens)
+    answer = AnswerReader(expected_tokens=ask.max_tokens)
     if received.status != 200:
         answer.on_body(b"".join(received.parts))
         raise BrokenAnswer(f"an answer had status {received.status}: {answer.reason}")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.bench_run import milliseconds
-from loadtest.gateway_bench.answers import Ask
+from loadtest.gateway_bench.answers import BenchRequest
 from loadtest.gateway_bench.bounds import missed_bounds
 from loadtest.gateway_bench.engine_latency import engine_latency
-from loadtest.gateway_bench.load import Outcome, run_load
+from loadtest.gateway_bench.load import LoadResult, run_load
 from loadtest.gateway_bench.scripted import MODEL
 from loadtest.gateway_bench.server import plain_server, ray_stream_server, tape_cluster
 from loadtest.server_process import Server
@@ -63,7 +63,7 @@ class GatewayBench:
             self._tell("short requests")
             short = run_load(
                 server.port,
-                Ask(server.key, MODEL, _SHORT_TOKENS, is_streamed=False),
+                BenchRequest(server.key, MODEL, _SHORT_TOKENS, is_streamed=False),
                 streams=self._load.streams,
                 answers_each=_SHORT_ANSWERS_EACH,
             )
@@ -81,7 +81,10 @@ class GatewayBench:
             outcome = self._streams(server)
             self._tell("one request at a time")
             lone = run_load(
-                server.port, Ask(server.key, MODEL, _SHORT_TOKENS), streams=1, answers_each=_LONE_REQUESTS
+                server.port,
+                BenchRequest(server.key, MODEL, _SHORT_TOKENS),
+                streams=1,
+                answers_each=_LONE_REQUESTS,
             )
         return {
             "event_per_token_tokens_per_s": round(outcome.events_per_s, 1),
@@ -89,7 +92,7 @@ class GatewayBench:
             **self._added(lone),
         }
 
-    def _added(self, lone: Outcome) -> dict[str, float]:
+    def _added(self, lone: LoadResult) -> dict[str, float]:
         """Percentiles through HTTP less the engine's own."""
         through = milliseconds("ttft", lone.ttfts_s) | milliseconds("itl", lone.gaps_s)
         engine = engine_latency(PACED_STEP_MS, num_requests=_LONE_REQUESTS, output_tokens=_SHORT_TOKENS)
@@ -112,11 +115,11 @@ class GatewayBench:
         """Each replica has seats for all streams: none waits, however they are spread."""
         return tape_cluster(step_ms, replicas=self._load.replicas, seats=self._load.streams)
 
-    def _streams(self, server: Server) -> Outcome:
+    def _streams(self, server: Server) -> LoadResult:
         self._tell(f"{self._load.streams} streams")
         return run_load(
             server.port,
-            Ask(server.key, MODEL, self._load.output_tokens),
+            BenchRequest(server.key, MODEL, self._load.output_tokens),
             streams=self._load.streams,
             answers_each=self._load.answers_each,
         )

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from loadtest.gateway_bench.answers import Ask, BrokenAnswer, CheckedAnswer, check
+from loadtest.gateway_bench.answers import BenchRequest, BrokenAnswer, CheckedAnswer, check
 from loadtest.gateway_bench.connection import Connection, ConnectionBroken
 from loadtest.gateway_bench.received import Received
 
@@ -17,7 +17,7 @@ _WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadResult:
     """One load, all of its answers whole."""
 
     answers: Sequence[CheckedAnswer]
@@ -50,7 +50,7 @@ class Outcome:
         return [gap for answer in self.answers for gap in answer.gaps_s]
 
 
-def run_load(port: int, ask: Ask, *, streams: int, answers_each: int) -> Outcome:
+def run_load(port: int, ask: BenchRequest, *, streams: int, answers_each: int) -> LoadResult:
     """`streams` connections to the loopback `port`, each with one request at a time, warmed up.
 
     Raises `BrokenAnswer` if one of them, or the connection, is not as it should be.
@@ -63,15 +63,17 @@ def run_load(port: int, ask: Ask, *, streams: int, answers_each: int) -> Outcome
         raise BrokenAnswer(f"answers had not ended after {LOAD_TIMEOUT_S:.0f} s") from None
 
 
-async def _run_load(port: int, ask: Ask, streams: int, answers_each: int) -> Outcome:
+async def _run_load(port: int, ask: BenchRequest, streams: int, answers_each: int) -> LoadResult:
     request = ask.to_bytes()
-    warm_up = Ask(ask.key, ask.model, min(ask.max_tokens, _WARM_UP_TOKENS), ask.is_streamed).to_bytes()
+    warm_up = BenchRequest(
+        ask.key, ask.model, min(ask.max_tokens, _WARM_UP_TOKENS), ask.is_streamed
+    ).to_bytes()
     async with _connections(port, streams) as connections:
         await asyncio.gather(*(connection.exchange(warm_up) for connection in connections))
         begun, cpu_begun = time.perf_counter(), time.process_time()
         rows = await asyncio.gather(*(_ask_each(one, request, answers_each) for one in connections))
         elapsed_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_begun
-    return Outcome([check(ask, one) for row in rows for one in row], elapsed_s, cpu_s)
+    return LoadResult([check(ask, one) for row in rows for one in row], elapsed_s, cpu_s)
 
 
 async def _ask_each(connection: Connection, request: bytes, count: int) -> list[Received]:

@@ -10,7 +10,7 @@ from engine.text_stream import TextStream
 
 
 @dataclass(frozen=True)
-class Answer:
+class SiblingAnswer:
     """What came of one sibling. `logprobs` are empty where they were not asked for."""
 
     token_ids: tuple[int, ...]
@@ -80,5 +80,5 @@ class Reader:
             if self._stream.stopped:
                 self._finish = "stop"
 
-    def answer(self) -> Answer:
-        return Answer(tuple(self._token_ids), tuple(self._logprobs), self._text, self._finish)
+    def answer(self) -> SiblingAnswer:
+        return SiblingAnswer(tuple(self._token_ids), tuple(self._logprobs), self._text, self._finish)

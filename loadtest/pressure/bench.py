@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.core import EngineCore
 from loadtest.bench_setup import BenchParts
-from loadtest.pressure.answer import Answer
+from loadtest.pressure.answer import SiblingAnswer
 from loadtest.pressure.bounds import missed_bounds
 from loadtest.pressure.load import Case
 from loadtest.pressure.run import Client, PressureRun, most_steps
@@ -93,7 +93,7 @@ class PressureBench:
         if verdict == "differing":
             self.losses.append(f"{name}: differs from its solo run")
 
-    def _faults(self, client: Client, sibling: int, answer: Answer) -> list[str]:
+    def _faults(self, client: Client, sibling: int, answer: SiblingAnswer) -> list[str]:
         """What is wrong with the answer by itself."""
         case = client.case
         ends = self._parts.source.config.eos_token_ids

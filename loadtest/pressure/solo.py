@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from engine.core import EngineCore
-from loadtest.pressure.answer import Answer, Reader
+from loadtest.pressure.answer import Reader, SiblingAnswer
 from loadtest.pressure.load import Case
 from loadtest.pressure.verdict import NUM_TOP
 
@@ -20,7 +20,7 @@ def run_solo(
     *,
     max_tokens: int | None,
     tells_ties: bool,
-) -> Answer:
+) -> SiblingAnswer:
     """One sibling of `case` on an idle engine; cut after `max_tokens`, if it ended there.
 
     `tells_ties`: with the logprobs that a near tie is judged by.

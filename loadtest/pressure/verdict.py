@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.request import SamplingParams
-from loadtest.pressure.answer import Answer
+from loadtest.pressure.answer import SiblingAnswer
 
 Verdict = Literal["same", "near_tie", "apart", "differing"]
 
@@ -42,7 +42,9 @@ NUM_TOP = 5
 """Logprobs that a solo run tells, so that the other token of a near tie is among them."""
 
 
-def compare(answer: Answer, solo: Answer, sampling: SamplingParams, epsilon: float | None) -> Verdict:
+def compare(
+    answer: SiblingAnswer, solo: SiblingAnswer, sampling: SamplingParams, epsilon: float | None
+) -> Verdict:
     """`solo` was cut to the answer's length if that is cut. `epsilon` None: exact."""
     if answer.token_ids == solo.token_ids:
         return "same" if _agree(answer, solo, epsilon) else "differing"
@@ -58,14 +60,14 @@ def is_plainly_greedy(sampling: SamplingParams) -> bool:
     return sampling.temperature == 0 and not sampling.has_penalties and not sampling.logit_bias
 
 
-def _agree(answer: Answer, solo: Answer, epsilon: float | None) -> bool:
+def _agree(answer: SiblingAnswer, solo: SiblingAnswer, epsilon: float | None) -> bool:
     """All but the tokens. Logprobs are compared where every bit is promised."""
     if epsilon is None and answer.logprobs != solo.logprobs:
         return False
     return answer.text == solo.text and (answer.is_cut or answer.finish == solo.finish)
 
 
-def _is_near_tie(answer: Answer, solo: Answer, epsilon: float) -> bool:
+def _is_near_tie(answer: SiblingAnswer, solo: SiblingAnswer, epsilon: float) -> bool:
     for place, (other, token_id) in enumerate(zip(answer.token_ids, solo.token_ids, strict=False)):
         if other != token_id:
             logprobs = dict(solo.logprobs[place].top)
@@ -76,7 +78,11 @@ def _is_near_tie(answer: Answer, solo: Answer, epsilon: float) -> bool:
 
 
 def contradictions(
-    answer: Answer, sampling: SamplingParams, end_token_ids: Collection[int], stop: Sequence[str], whole: str
+    answer: SiblingAnswer,
+    sampling: SamplingParams,
+    end_token_ids: Collection[int],
+    stop: Sequence[str],
+    whole: str,
 ) -> list[str]:
     """How the answer breaks what was asked, whatever its tokens are. `whole`: the text of all of them."""
     found = []

@@ -24,8 +24,8 @@ from loadtest.fleet.figures import (
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.prompts import Prompts
 from loadtest.fleet.run import FleetRun
-from loadtest.fleet.traffic import OpenLoop, Stage
-from loadtest.scenarios.scenario import Bound, OnTime, Outcome, Scenario
+from loadtest.fleet.traffic import OpenLoopTraffic, Stage
+from loadtest.scenarios.scenario import Bound, OnTime, Scenario, ScenarioResult
 from loadtest.slo import Slo
 from loadtest.studies.virtual_engine import StepTime
 
@@ -45,16 +45,18 @@ FREE = {"free-0": 0.035, "free-1": 0.035, "free-2": 0.05, "free-3": 0.08}
 BURST = 8
 
 
-def _measure(config: FleetConfig, on_time: OnTime) -> Outcome:
+def _measure(config: FleetConfig, on_time: OnTime) -> ScenarioResult:
     fleet = VirtualFleet(config, on_time=on_time)
     for tenant_id, part in PAID.items():
-        fleet.add(OpenLoop(_prompts(tenant_id, 4, config.seed), [Stage(part * CAPACITY, QUIET_S + BURST_S)]))
+        fleet.add(
+            OpenLoopTraffic(_prompts(tenant_id, 4, config.seed), [Stage(part * CAPACITY, QUIET_S + BURST_S)])
+        )
     for tenant_id, part in FREE.items():
         stages = [Stage(part * CAPACITY, QUIET_S), Stage(BURST * part * CAPACITY, BURST_S)]
-        fleet.add(OpenLoop(_prompts(tenant_id, 1, config.seed), stages))
+        fleet.add(OpenLoopTraffic(_prompts(tenant_id, 1, config.seed), stages))
     run = fleet.run()
     paid = run.of(*PAID)
-    return Outcome(
+    return ScenarioResult(
         {
             "paid_goodput_share": good_share(paid, SLO),
             "free_goodput_share": good_share(run.of(*FREE), SLO),

@@ -12,7 +12,7 @@ from loadtest.fleet.curve import Curve
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.line import FirstCome
 from loadtest.fleet.prompts import Prompts
-from loadtest.fleet.traffic import ClosedLoop
+from loadtest.fleet.traffic import ClosedLoopTraffic
 from loadtest.fleet.windows import Window, windows
 from loadtest.slo import Slo
 from loadtest.studies.virtual_engine import StepTime
@@ -59,7 +59,9 @@ def tokens_per_s_per_replica() -> float:
     config = FleetConfig(ENGINE, num_replicas=1, step_time=STEP, ramp_s=0.0, line=FirstCome)
     fleet = VirtualFleet(config, max_retries=0)
     sources = prompts(seed=0)
-    fleet.add(ClosedLoop(lambda number: sources[number % NUM_TENANTS].make(number), 3 * ENGINE.max_num_seqs))
+    fleet.add(
+        ClosedLoopTraffic(lambda number: sources[number % NUM_TENANTS].make(number), 3 * ENGINE.max_num_seqs)
+    )
     run = fleet.run(until=100.0)
     steady = windows(run, Slo(), tokens_per_s_per_replica=1.0)[2:]
     return sum(one.good for one in steady) / len(steady)

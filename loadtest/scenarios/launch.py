@@ -13,7 +13,7 @@ from loadtest.fleet.figures import good_share, honesty, rejected, wait_error_s
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.run import FleetRun
 from loadtest.fleet.scaler import Reactive
-from loadtest.fleet.traffic import OpenLoop, Stage
+from loadtest.fleet.traffic import OpenLoopTraffic, Stage
 from loadtest.fleet.windows import WIDTH_S, Window, windows
 from loadtest.scenarios.growing import (
     ANSWER_S,
@@ -26,7 +26,7 @@ from loadtest.scenarios.growing import (
     rate_per_tenant,
     tokens_per_s_per_replica,
 )
-from loadtest.scenarios.scenario import Bound, OnTime, Outcome, Scenario
+from loadtest.scenarios.scenario import Bound, OnTime, Scenario, ScenarioResult
 from loadtest.slo import Slo
 
 SLO = Slo(ttft_ms=10_000.0, e2e_ms=30_000.0)
@@ -85,13 +85,13 @@ class Launch:
             scaler=lambda: Reactive(self.max_replicas, requests_per_replica=ENGINE.max_num_seqs),
         )
 
-    def measure(self, config: FleetConfig, on_time: OnTime) -> Outcome:
+    def measure(self, config: FleetConfig, on_time: OnTime) -> ScenarioResult:
         fleet = VirtualFleet(config, on_time=on_time)
         quiet, hit = Stage(rate_per_tenant(), QUIET_S), Stage(self.hit * rate_per_tenant(), self.lasts_s)
         for one in prompts(config.seed):
-            fleet.add(OpenLoop(one, [quiet, hit]))
+            fleet.add(OpenLoopTraffic(one, [quiet, hit]))
         run = fleet.run(until=QUIET_S + self.lasts_s + TIMEOUT_S)  # all first tries have ended then
-        return Outcome(self._figures(run), rejected(run.calls), curves(self._windows(run)))
+        return ScenarioResult(self._figures(run), rejected(run.calls), curves(self._windows(run)))
 
     def _windows(self, run: FleetRun, width_s: float = WIDTH_S) -> list[Window]:
         """While the load lasts."""

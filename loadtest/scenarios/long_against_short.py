@@ -14,8 +14,8 @@ from loadtest.fleet.config import FleetConfig
 from loadtest.fleet.figures import rejected, service_by_tenant, ttft_curve, ttft_p99_ms
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.prompts import Prompts
-from loadtest.fleet.traffic import ClosedLoop, OpenLoop, Stage
-from loadtest.scenarios.scenario import Bound, OnTime, Outcome, Scenario
+from loadtest.fleet.traffic import ClosedLoopTraffic, OpenLoopTraffic, Stage
+from loadtest.scenarios.scenario import Bound, OnTime, Scenario, ScenarioResult
 from loadtest.studies.virtual_engine import StepTime
 
 LONG_TOKENS = 32_768
@@ -31,17 +31,17 @@ NUM_LONG = 12
 MAX_STEPS = 3
 
 
-def _measure(config: FleetConfig, on_time: OnTime) -> Outcome:
+def _measure(config: FleetConfig, on_time: OnTime) -> ScenarioResult:
     fleet = VirtualFleet(config, on_time=on_time, max_retries=0)
     questions = Prompts(SHORT, config.seed, own_tokens=(6, 10), output_tokens=(2, 6))
-    fleet.add(OpenLoop(questions, [Stage(5.0, LASTS_S)]))
+    fleet.add(OpenLoopTraffic(questions, [Stage(5.0, LASTS_S)]))
     long = Prompts(LONG, config.seed, own_tokens=(LONG_TOKENS, LONG_TOKENS), output_tokens=(4, 8))
-    fleet.add(ClosedLoop(long.make, NUM_LONG))
+    fleet.add(ClosedLoopTraffic(long.make, NUM_LONG))
     run = fleet.run(until=LASTS_S)
     ttft_ms = ttft_p99_ms(run.of(SHORT.tenant_id))
     full_step_s = STEP.base_s + STEP.token_s * ENGINE.max_num_batched_tokens
     served = service_by_tenant(run.calls)[LONG.tenant_id]
-    return Outcome(
+    return ScenarioResult(
         {
             "short_ttft_p99_ms": ttft_ms,
             "short_ttft_p99_steps": round(ttft_ms / 1000 / full_step_s, 2),

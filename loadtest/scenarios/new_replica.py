@@ -19,8 +19,8 @@ from loadtest.fleet.figures import hit_rate, rejected, ttft_curve, ttft_p99_ms
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.prompts import Prompts
 from loadtest.fleet.run import CallRecord
-from loadtest.fleet.traffic import OpenLoop, Stage
-from loadtest.scenarios.scenario import Bound, OnTime, Outcome, Scenario
+from loadtest.fleet.traffic import OpenLoopTraffic, Stage
+from loadtest.scenarios.scenario import Bound, OnTime, Scenario, ScenarioResult
 from loadtest.studies.virtual_engine import StepTime
 
 COMES_S, FIRST_S = 6.0, 5.0
@@ -47,21 +47,21 @@ CONFIG = FleetConfig(
 )
 
 
-def _measure(config: FleetConfig, on_time: OnTime) -> Outcome:
+def _measure(config: FleetConfig, on_time: OnTime) -> ScenarioResult:
     fleet = VirtualFleet(config, on_time=on_time)
     for tenant_id in SHARING:
         prompts = Prompts(
             Customer(tenant_id), config.seed, shared_tokens=2048, own_tokens=(60, 140), output_tokens=(40, 80)
         )
-        fleet.add(OpenLoop(prompts, _part(SHARED_PART / len(SHARING))))
+        fleet.add(OpenLoopTraffic(prompts, _part(SHARED_PART / len(SHARING))))
     others = Prompts(Customer("others"), config.seed, own_tokens=(200, 800), output_tokens=(40, 80))
-    fleet.add(OpenLoop(others, _part(1 - SHARED_PART)))
+    fleet.add(OpenLoopTraffic(others, _part(1 - SHARED_PART)))
     run = fleet.run()
     (new,) = (name for name, served in run.served.items() if served.since >= COMES_S)
     first = [call for call in run.calls if 0 <= call.record.sent_at - run.served[new].since < FIRST_S]
     there = [call for call in first if call.record.replica == new]
     sharing = [call for call in there if call.share.tenant_id in SHARING]
-    return Outcome(
+    return ScenarioResult(
         {
             "new_requests": len(there),
             "new_sharing_requests": len(sharing),

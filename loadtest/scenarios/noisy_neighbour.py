@@ -20,8 +20,8 @@ from loadtest.fleet.figures import rejected, ttft_curve, ttft_p99_ms
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.prompts import Prompts
 from loadtest.fleet.run import CallRecord, FleetRun
-from loadtest.fleet.traffic import OpenLoop, Stage
-from loadtest.scenarios.scenario import Bound, OnTime, Outcome, Scenario
+from loadtest.fleet.traffic import OpenLoopTraffic, Stage
+from loadtest.scenarios.scenario import Bound, OnTime, Scenario, ScenarioResult
 from loadtest.studies.virtual_engine import StepTime
 
 ENGINE = EngineConfig(num_blocks=4001, max_model_len=2048, max_num_seqs=128, max_num_batched_tokens=512)
@@ -40,11 +40,11 @@ UNDER_WAY_S, LASTS_S = 0.8, 1.8
 MAX_QUEUE_LEN = 64
 
 
-def _measure(config: FleetConfig, on_time: OnTime) -> Outcome:
+def _measure(config: FleetConfig, on_time: OnTime) -> ScenarioResult:
     solo = _quiet(_run(config, on_time, noise=0))
     run = _run(config, on_time, noise=NOISE)
     quiet, noisy = _quiet(run), run.of("noisy")
-    return Outcome(
+    return ScenarioResult(
         {
             "quiet_p99_of_solo": round(ttft_p99_ms(quiet) / ttft_p99_ms(solo), 3),
             "quiet_ttft_p99_ms": ttft_p99_ms(quiet),
@@ -61,8 +61,8 @@ def _measure(config: FleetConfig, on_time: OnTime) -> Outcome:
 def _run(config: FleetConfig, on_time: OnTime, *, noise: int) -> FleetRun:
     fleet = VirtualFleet(config, max_retries=0, on_time=on_time)
     for number in range(NUM_QUIET):
-        fleet.add(OpenLoop(_prompts(f"quiet-{number}", config.seed), [Stage(RATE, LASTS_S)]))
-    fleet.add(OpenLoop(_prompts("noisy", config.seed), [Stage(noise * RATE, LASTS_S)]))
+        fleet.add(OpenLoopTraffic(_prompts(f"quiet-{number}", config.seed), [Stage(RATE, LASTS_S)]))
+    fleet.add(OpenLoopTraffic(_prompts("noisy", config.seed), [Stage(noise * RATE, LASTS_S)]))
     return fleet.run()
 
 

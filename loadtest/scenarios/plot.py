@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadtest.scenarios.scenario import Outcome, Scenario
+from loadtest.scenarios.scenario import Scenario, ScenarioResult
 
 
-def plot(file: Path, name: str, scenario: Scenario, outcomes: Mapping[str, Outcome]) -> None:
+def plot(file: Path, name: str, scenario: Scenario, outcomes: Mapping[str, ScenarioResult]) -> None:
     """One panel for each of `outcomes`, under its title. Raises ImportError without matplotlib."""
     from matplotlib.figure import Figure
 

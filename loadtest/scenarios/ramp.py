@@ -18,8 +18,8 @@ from loadtest.fleet.curve import Curve
 from loadtest.fleet.figures import good_share, rejected
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.run import FleetRun
-from loadtest.fleet.scaler import Order, Recorded, Scaler, Unaware
-from loadtest.fleet.traffic import OpenLoop, Stage
+from loadtest.fleet.scaler import Recorded, Scaler, ScalingOrder, Unaware
+from loadtest.fleet.traffic import OpenLoopTraffic, Stage
 from loadtest.fleet.windows import WIDTH_S, windows
 from loadtest.record import REJECTED
 from loadtest.scenarios.growing import (
@@ -33,7 +33,7 @@ from loadtest.scenarios.growing import (
     rate_per_tenant,
     tokens_per_s_per_replica,
 )
-from loadtest.scenarios.scenario import Bound, OnTime, Outcome, Scenario
+from loadtest.scenarios.scenario import Bound, OnTime, Scenario, ScenarioResult
 from loadtest.slo import Slo
 
 SLO = Slo(ttft_ms=10_000.0, e2e_ms=30_000.0)
@@ -53,7 +53,7 @@ def aware() -> Autoscaler:
     return Autoscaler(LIMITS, CapacityEstimate(tokens_per_s_per_replica()))
 
 
-def measure(scaler: Scaler, seed: int, on_time: OnTime) -> Outcome:
+def measure(scaler: Scaler, seed: int, on_time: OnTime) -> ScenarioResult:
     recorded = Recorded(scaler)
     config = FleetConfig(
         ENGINE,
@@ -65,7 +65,7 @@ def measure(scaler: Scaler, seed: int, on_time: OnTime) -> Outcome:
     )
     fleet = VirtualFleet(config, on_time=on_time)
     for one in prompts(seed):
-        fleet.add(OpenLoop(one, _stages()))
+        fleet.add(OpenLoopTraffic(one, _stages()))
     return _outcome(fleet.run(until=ENDS_S + AFTER_S + TIMEOUT_S), recorded.orders)
 
 
@@ -76,12 +76,12 @@ def _stages() -> list[Stage]:
     return [Stage(one, QUIET_S), *(Stage(load * one, 1.0) for load in rising), Stage(one, AFTER_S)]
 
 
-def _outcome(run: FleetRun, orders: Sequence[Order]) -> Outcome:
+def _outcome(run: FleetRun, orders: Sequence[ScalingOrder]) -> ScenarioResult:
     rows = windows(run, SLO, tokens_per_s_per_replica(), answer_s=ANSWER_S)
     rising = [one for one in rows if one.begin_s >= QUIET_S and one.begin_s + WIDTH_S <= ENDS_S]
     refused = [call for call in run.calls if call.record.status in REJECTED]
     failed = [call for call in run.calls if not call.record.is_ok and call.record.status not in REJECTED]
-    return Outcome(
+    return ScenarioResult(
         {
             "goodput_of_offered_min": round(min(one.good / one.offered for one in rising), 4),
             "refused_share": round(len(refused) / len(run.calls), 4),
@@ -98,12 +98,12 @@ def _outcome(run: FleetRun, orders: Sequence[Order]) -> Outcome:
     )
 
 
-def _turns(orders: Sequence[Order]) -> int:
+def _turns(orders: Sequence[ScalingOrder]) -> int:
     ways = [order.target > order.before for order in orders]
     return sum(a != b for a, b in pairwise(ways))
 
 
-def _ordered(orders: Sequence[Order], ended_s: float) -> Curve:
+def _ordered(orders: Sequence[ScalingOrder], ended_s: float) -> Curve:
     """What all replicas that are to be there would do."""
     steps = [(order.at, count) for order in orders for count in (order.before, order.target)]
     last = orders[-1].target if orders else NUM_FIRST

@@ -31,7 +31,7 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScenarioResult:
     """Of one run, or of two that are compared."""
 
     figures: Mapping[str, Any]
@@ -46,12 +46,12 @@ class Scenario:
 
     summary: str
     bounds: Sequence[Bound]
-    run: Callable[[int, OnTime], Outcome]
-    baseline: Callable[[int, OnTime], Outcome]
+    run: Callable[[int, OnTime], ScenarioResult]
+    baseline: Callable[[int, OnTime], ScenarioResult]
     axes: tuple[str, str]
     """What the curves are drawn over, and what they show."""
 
-    def missed(self, outcome: Outcome) -> list[str]:
+    def missed(self, outcome: ScenarioResult) -> list[str]:
         """The bounds that were not kept, each with what was measured."""
         return [
             f"{bound}, but is {outcome.figures[bound.figure]}"

@@ -17,9 +17,9 @@ from loadtest.fleet.figures import good_share, hit_rate, rejected, ttft_curve, t
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.prompts import Prompts
 from loadtest.fleet.run import CallRecord, FleetRun
-from loadtest.fleet.traffic import OpenLoop, Stage
+from loadtest.fleet.traffic import OpenLoopTraffic, Stage
 from loadtest.record import REJECTED
-from loadtest.scenarios.scenario import Bound, OnTime, Outcome, Scenario
+from loadtest.scenarios.scenario import Bound, OnTime, Scenario, ScenarioResult
 from loadtest.slo import Slo
 from loadtest.studies.virtual_engine import StepTime
 from tenants.terms import Limits
@@ -39,21 +39,21 @@ GRANTED = (CUT_FOR_S + LIMITS.burst_s) * 300 / 60
 SHARING = tuple(f"tenant-{number}" for number in range(5))
 
 
-def _measure(config: FleetConfig, on_time: OnTime, *, cut_for_s: float) -> Outcome:
+def _measure(config: FleetConfig, on_time: OnTime, *, cut_for_s: float) -> ScenarioResult:
     fleet = VirtualFleet(config, on_time=on_time)
     for tenant_id in SHARING:
         prompts = Prompts(
             Customer(tenant_id), config.seed, shared_tokens=1024, own_tokens=(60, 100), output_tokens=(6, 10)
         )
-        fleet.add(OpenLoop(prompts, [Stage(5.0, LASTS_S)]))
+        fleet.add(OpenLoopTraffic(prompts, [Stage(5.0, LASTS_S)]))
     limited = Prompts(
         Customer("limited", limits=LIMITS), config.seed, own_tokens=(60, 100), output_tokens=(6, 10)
     )
-    fleet.add(OpenLoop(limited, [Stage(10.0, LASTS_S)]))
+    fleet.add(OpenLoopTraffic(limited, [Stage(10.0, LASTS_S)]))
     fleet.clock.at(CUT_S, lambda: fleet.gateways[1].limits.cut(cut_for_s))
     run = fleet.run()
     sharing = run.of(*SHARING)
-    return Outcome(
+    return ScenarioResult(
         {
             "goodput_share": good_share(sharing, SLO),
             "failed": sum(not call.record.is_ok and call.record.status not in REJECTED for call in run.calls),

@@ -12,7 +12,7 @@ from tenants.ledger.decision import Take
 from tenants.ledger.ledger import KEEP_USAGE_DAYS, LEASE_S, PURSE_LEASE_S, TOMBSTONE_S, Applied
 from tenants.ledger.memory_rates import Rates
 from tenants.ledger.output_estimate import FIRST_ESTIMATE, moved
-from tenants.ledger.reservation import Held, Reservation, Told, reservation_of
+from tenants.ledger.reservation import Held, ReservedAsk, Told, reservation_of
 from tenants.ledger.settlement import Settlement
 from tenants.ledger.state import ScopeState, Spend, Spends, State
 from tenants.ledger.usage import Sums, sums_of
@@ -24,7 +24,7 @@ _TOMBSTONE_US = to_us(TOMBSTONE_S + 3600)
 """An hour more, for tombstones are forgotten by hours."""
 
 
-class Window(NamedTuple):
+class MoneyWindow(NamedTuple):
     """A day or a month of the tenant's money, or of one of its keys'."""
 
     kind: str
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
 
 class Opened(NamedTuple):
-    reservation: Reservation
+    reservation: ReservedAsk
     day: int
     take: Take
     scopes: tuple[str, ...]
@@ -56,7 +56,7 @@ class Stone(NamedTuple):
 class MemoryTenant:
     rates: dict[tuple[str, str], Rates] = field(default_factory=dict)
     estimates: dict[str, int] = field(default_factory=dict)
-    money: dict[Window, Spend] = field(default_factory=dict)
+    money: dict[MoneyWindow, Spend] = field(default_factory=dict)
     open: dict[str, Opened] = field(default_factory=dict)
     stones: dict[tuple[int, str], Stone] = field(default_factory=dict)
     hours: dict[int, int] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class MemoryTenant:
             self.estimates[settlement.model] = moved(estimate, settlement.completion_tokens // settlement.n)
 
     def _forget_ended_windows(self, day: int) -> None:
-        if Window("day", day, TENANT) not in self.money:
+        if MoneyWindow("day", day, TENANT) not in self.money:
             for window in [window for window in self.money if window.has_ended(day)]:
                 del self.money[window]
 
@@ -186,6 +186,6 @@ def _is_of(opened: Opened, who: str) -> bool:
     return not opened.reservation.is_purse and who in (TENANT, opened.reservation.key_id)
 
 
-def _windows(who: str, day: int) -> Iterator[Window]:
-    yield Window("day", day, who)
-    yield Window("month", month_of(day), who)
+def _windows(who: str, day: int) -> Iterator[MoneyWindow]:
+    yield MoneyWindow("day", day, who)
+    yield MoneyWindow("month", month_of(day), who)

@@ -14,7 +14,7 @@ from tenants.ledger.ledger import LEASE_S
 from tenants.ledger.redis_messages import Message, pack
 from tenants.ledger.windows import to_us
 from tenants.redis_client import CALL_TIMEOUT_S
-from tenants.redis_script import Call, Script, Scripts
+from tenants.redis_script import Script, ScriptCall, Scripts
 from tenants.redis_trouble import unavailable
 from tenants.store import CorruptRecord
 
@@ -56,20 +56,20 @@ class LedgerScripts:
         scripts = [*self._by_name.values(), self._watch, self._looked]
         self._scripts = Scripts(client, scripts, timeout_s)
 
-    def call(self, name: str, tenant_id: str, message: Message) -> Call:
+    def call(self, name: str, tenant_id: str, message: Message) -> ScriptCall:
         return self._call(name, prefix_of(tenant_id), message)
 
-    def watched(self, most: int) -> Call:
+    def watched(self, most: int) -> ScriptCall:
         """Who is due to be looked at, and the time before which none of them is due again."""
         return self._call("watched", WATCHED_KEY, {"most": most, "again_us": to_us(_LOOK_EVERY_S)})
 
-    def watch(self, tenant_id: str) -> Call:
+    def watch(self, tenant_id: str) -> ScriptCall:
         """Has the reaper look at the tenant."""
-        return Call(self._watch, WATCHED_KEY, (tenant_id, _WATCHED_S))
+        return ScriptCall(self._watch, WATCHED_KEY, (tenant_id, _WATCHED_S))
 
-    def looked(self, tenant_id: str, again_us: int, next_end_us: int) -> Call:
+    def looked(self, tenant_id: str, again_us: int, next_end_us: int) -> ScriptCall:
         """Of who was due until `again_us`: has its next lease looked at when that ends; 0: it has none."""
-        return Call(self._looked, WATCHED_KEY, (tenant_id, again_us, next_end_us))
+        return ScriptCall(self._looked, WATCHED_KEY, (tenant_id, again_us, next_end_us))
 
     async def load(self) -> None:
         """Raises `StoreUnavailable`."""
@@ -79,7 +79,7 @@ class LedgerScripts:
         except (RedisError, OSError) as error:
             raise unavailable(error, "") from error
 
-    async def run(self, calls: Sequence[Call]) -> list[object]:
+    async def run(self, calls: Sequence[ScriptCall]) -> list[object]:
         """The answers, errors among them. Raises `StoreUnavailable` when there is none."""
         answers: list[object] = []
         for first in range(0, len(calls), CALLS_A_PIPELINE):
@@ -100,9 +100,9 @@ class LedgerScripts:
             raise unavailable(reply, place) from reply
         return reply
 
-    def _call(self, name: str, key: str, message: Message) -> Call:
+    def _call(self, name: str, key: str, message: Message) -> ScriptCall:
         now = {"now": self._clock()} if self._clock else {}
-        return Call(self._by_name[name], key, (pack(message | now),))
+        return ScriptCall(self._by_name[name], key, (pack(message | now),))
 
 
 def prefix_of(tenant_id: str) -> str:

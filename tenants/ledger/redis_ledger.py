@@ -42,7 +42,7 @@ from tenants.ledger.state import Spends, State
 from tenants.ledger.usage import Sums, UsageRow, days_asked, row
 from tenants.ledger.windows import day_name
 from tenants.redis_client import CALL_TIMEOUT_S
-from tenants.redis_script import Call
+from tenants.redis_script import ScriptCall
 from tenants.redis_trouble import unavailable
 from tenants.store import CorruptRecord
 from tenants.terms import Limits
@@ -169,22 +169,22 @@ class RedisLedger:
             found += await self._usage_of(tenant_id, days[first : first + CALLS_A_PIPELINE])
         return found
 
-    def _reserve_call(self, ask: Ask) -> Call:
+    def _reserve_call(self, ask: Ask) -> ScriptCall:
         return self._scripts.call("reserve", ask.tenant_id, messages.reserve(ask))
 
-    def _settle_call(self, settlement: Settlement) -> Call:
+    def _settle_call(self, settlement: Settlement) -> ScriptCall:
         return self._scripts.call(
             "settle", settlement.tenant_id, messages.settle(settlement, by_reaper=False)
         )
 
-    def _reopen_calls(self, held: Sequence[Held]) -> list[Call]:
-        calls: list[Call] = []
+    def _reopen_calls(self, held: Sequence[Held]) -> list[ScriptCall]:
+        calls: list[ScriptCall] = []
         for tenant_id, its in groupby(held, key=_tenant_of):
             message = messages.reopen(list(its))
             calls += [self._scripts.watch(tenant_id), self._scripts.call("reopen", tenant_id, message)]
         return calls
 
-    def _renew_calls(self, tenant_id: str, running: Sequence[Progress]) -> Iterator[Call]:
+    def _renew_calls(self, tenant_id: str, running: Sequence[Progress]) -> Iterator[ScriptCall]:
         yield self._scripts.watch(tenant_id)
         for first in range(0, len(running), CALLS_A_PIPELINE):
             message = messages.renew(running[first : first + CALLS_A_PIPELINE])
@@ -216,5 +216,5 @@ def _tenant_of(held: Held) -> str:
     return held.ask.tenant_id
 
 
-def _queue(pipeline: Pipeline, call: Call) -> None:
+def _queue(pipeline: Pipeline, call: ScriptCall) -> None:
     call.script.queue(pipeline, call.keys, *call.args)

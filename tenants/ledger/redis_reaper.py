@@ -15,7 +15,7 @@ import msgspec
 from tenants.ledger import redis_messages as messages
 from tenants.ledger.redis_calls import WATCHED_KEY, LedgerScripts, converted, prefix_of
 from tenants.ledger.redis_messages import MAX_ENDED, Ended
-from tenants.ledger.reservation import Reservation, Told, reaped
+from tenants.ledger.reservation import ReservedAsk, Told, reaped
 from tenants.ledger.settlement import Settlement
 from tenants.store import CorruptRecord, StoreUnavailable
 
@@ -71,9 +71,9 @@ class RedisReaper:
         self, tenant: str, now_us: int, packed: bytes, cached_tokens: int, completion_tokens: int
     ) -> Settlement | None:
         try:
-            reservation = msgspec.json.decode(packed, type=Reservation)
+            reservation = msgspec.json.decode(packed, type=ReservedAsk)
         except (msgspec.DecodeError, RecursionError):
-            self._trouble = CorruptRecord(f"a value under {prefix_of(tenant)}open is no Reservation")
+            self._trouble = CorruptRecord(f"a value under {prefix_of(tenant)}open is no reservation")
             return None
         told = None if cached_tokens < 0 else Told(cached_tokens, completion_tokens)
         return reaped(reservation, told, now_us)

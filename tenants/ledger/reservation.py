@@ -10,7 +10,7 @@ from tenants.ledger.windows import day_of, to_us
 from tenants.terms import Prices
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class ReservedAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Those fields of its `Ask` that a `Settlement` needs."""
 
     request_id: str
@@ -50,11 +50,11 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     completion_tokens: int
 
 
-def reservation_of(ask: Ask) -> Reservation:
-    return Reservation(**{name: getattr(ask, name) for name in Reservation.__struct_fields__})
+def reservation_of(ask: Ask) -> ReservedAsk:
+    return ReservedAsk(**{name: getattr(ask, name) for name in ReservedAsk.__struct_fields__})
 
 
-def reaped(reservation: Reservation, told: Told | None, now_us: int) -> Settlement:
+def reaped(reservation: ReservedAsk, told: Told | None, now_us: int) -> Settlement:
     """What was told counts from the first output token on. Before that (`told` None: it was never renewed)
     nobody had anything of it, and it costs nothing, as a purse does: its money comes back.
     """

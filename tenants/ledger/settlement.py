@@ -10,7 +10,7 @@ from tenants.ledger.ask import MAX_EXACT, MAX_TIME_S, Ask
 from tenants.ledger.money import cost
 
 if TYPE_CHECKING:
-    from tenants.ledger.reservation import Reservation
+    from tenants.ledger.reservation import ReservedAsk
 
 Outcome = Literal["finished", "left", "failed", "unserved", "reaped"]
 """`left`: by its client or its deadline, and paid for. `failed`: by our fault, tokens told, free of charge.
@@ -41,7 +41,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(
         cls,
-        asked: Ask | Reservation,
+        asked: Ask | ReservedAsk,
         *,
         ended_at: float,
         outcome: Outcome,

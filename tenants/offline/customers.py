@@ -27,7 +27,7 @@ class _Seen:
     streak: int
 
 
-class Plan(NamedTuple):
+class PursePlan(NamedTuple):
     give_back: list[Holder]
     take: list[Ask]
 
@@ -54,7 +54,7 @@ class Customers:
             streak = last.streak + self._tick - last.tick
         self._seen[holder] = _Seen(ask, standing, self._tick, streak)
 
-    def next_tick(self, held: Mapping[Holder, Purse], now: float) -> Plan:
+    def next_tick(self, held: Mapping[Holder, Purse], now: float) -> PursePlan:
         """Ends a tick: what to give back of what is `held`, then what to take; `now` in Unix seconds.
 
         Whoever's budget or day changed gives back and takes anew. A purse that would not pay for a request
@@ -63,7 +63,7 @@ class Customers:
         idle = [holder for holder, seen in self._seen.items() if seen.tick <= self._tick - MAX_IDLE]
         for holder in idle:
             del self._seen[holder]
-        plan = Plan([holder for holder in held if holder not in self._seen], [])
+        plan = PursePlan([holder for holder in held if holder not in self._seen], [])
         for holder, seen in self._seen.items():
             purse = held.get(holder)
             if purse is not None and not self._keeps(seen, purse, now):

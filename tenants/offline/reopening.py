@@ -11,21 +11,21 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from tenants.ledger.ledger import LEASE_S
-from tenants.offline.fleet import Fleet
+from tenants.offline.membership import Membership
 from tenants.reseed import LOOK_EVERY_S
 
 log = logging.getLogger("headrace.record")
 
 
 async def all_reopened(
-    fleet: Fleet, num_gateways: int, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    membership: Membership, num_gateways: int, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> None:
     """Returns once every gateway has told the record what runs in it; `num_gateways`: so many there were.
 
     One that is not heard of for `LEASE_S` is given up, as its leases would be. Raises `StoreUnavailable`.
     """
     for _ in range(round(LEASE_S / LOOK_EVERY_S)):
-        num_missing = await fleet.num_missing(num_gateways)
+        num_missing = await membership.num_missing(num_gateways)
         if num_missing <= 0:
             return
         await sleep(LOOK_EVERY_S)

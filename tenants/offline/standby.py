@@ -11,7 +11,7 @@ from tenants.ledger.grant import Granted, Refused, Standing
 from tenants.ledger.ledger import RENEW_EVERY_S, Ledger
 from tenants.ledger.settlement import Settlement
 from tenants.ledger.windows import to_us
-from tenants.offline.fleet import Fleet
+from tenants.offline.membership import Membership
 from tenants.offline.offline_ledger import OfflineLedger
 from tenants.offline.prepaid import Prepaid
 from tenants.offline.watch import Watch
@@ -28,7 +28,7 @@ class Means(NamedTuple):
     gateway_id: str
     ledger: Ledger
     """The record's; asked by nobody while `health.trouble` says so, but by this."""
-    fleet: Fleet
+    membership: Membership
     settle: Callable[[Settlement], Awaitable[None]]
     """Writes to the spool and applies in that order. May raise `OSError`."""
     reopen: Callable[[], Awaitable[None]]
@@ -56,7 +56,9 @@ class Standby:
         breaker = Breaker(self._changed)
         self.health = RecordHealth(breaker, means.clock)
         self._reopen_requests = means.reopen
-        self._watch = Watch(breaker, means.fleet, means.gateway_id, means.clock, self._reopen, means.reseed)
+        self._watch = Watch(
+            breaker, means.membership, means.gateway_id, means.clock, self._reopen, means.reseed
+        )
         self._prepaid = Prepaid(means.ledger, means.settle, means.clock, means.wall_clock, means.new_id)
         self._offline = OfflineLedger(
             self._prepaid, lambda: self._watch.num_gateways, lambda: to_us(means.wall_clock())

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from tenants.breaker import Breaker
-from tenants.offline.fleet import GATEWAY_TTL_S, Fleet
+from tenants.offline.membership import GATEWAY_TTL_S, Membership
 from tenants.store import StoreUnavailable
 
 log = logging.getLogger("headrace.record")
@@ -24,14 +24,14 @@ class Watch:
     def __init__(
         self,
         breaker: Breaker,
-        fleet: Fleet,
+        membership: Membership,
         gateway_id: str,
         clock: Callable[[], float],
         reopen: Callable[[], Awaitable[None]],
         reseed: Callable[[], Awaitable[None]],
     ) -> None:
         self._breaker = breaker
-        self._fleet = fleet
+        self._membership = membership
         self._gateway_id = gateway_id
         self._clock = clock
         self._reopen = reopen
@@ -43,7 +43,7 @@ class Watch:
 
     async def tick(self) -> None:
         try:
-            beat = await self._fleet.beat(self._gateway_id)
+            beat = await self._membership.beat(self._gateway_id)
             if beat.epoch is None:
                 await self._meet_empty()
             else:
@@ -56,13 +56,13 @@ class Watch:
             self._reseeding.cancel()
             await asyncio.gather(self._reseeding, return_exceptions=True)
         with suppress(StoreUnavailable):
-            await self._fleet.leave(self._gateway_id)
+            await self._membership.leave(self._gateway_id)
 
     async def _meet_empty(self) -> None:
         """At every tick: an answer of the life before may have let something in just now."""
         self._breaker.failed("empty", self._clock())
         await self._reopen()
-        await self._fleet.reopened(self._gateway_id)
+        await self._membership.reopened(self._gateway_id)
         self._reseed_once()
 
     async def _meet_whole(self, epoch: str, num_gateways: int) -> None:

@@ -13,11 +13,11 @@ from tenants.outcomes.outcome import (
     Begun,
     Finished,
     Found,
+    InProgress,
     Kept,
     Mark,
     NoRoom,
     Reused,
-    Running,
     TooLarge,
 )
 
@@ -50,7 +50,7 @@ class MemoryOutcomes:
         if record.body_hash != mark.body_hash:
             return Reused()
         if record.kept is None:
-            return Running(now - record.since)
+            return InProgress(now - record.since)
         if record.kept == "stored":
             return Finished(record.sealed)
         return TooLarge() if record.kept == "too_large" else NoRoom()

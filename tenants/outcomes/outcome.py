@@ -48,7 +48,7 @@ class Begun(msgspec.Struct, frozen=True):
     """Nobody had it: who asked owns it now."""
 
 
-class Running(msgspec.Struct, frozen=True):
+class InProgress(msgspec.Struct, frozen=True):
     """Another request with this key has not ended."""
 
     running_s: float
@@ -71,7 +71,7 @@ class NoRoom(msgspec.Struct, frozen=True):
     """It ended well, and its tenant had as much stored as it may."""
 
 
-Found = Begun | Running | Finished | TooLarge | NoRoom | Reused
+Found = Begun | InProgress | Finished | TooLarge | NoRoom | Reused
 
 
 class OutcomeStore(Protocol):

@@ -21,15 +21,15 @@ from tenants.outcomes.outcome import (
     Begun,
     Finished,
     Found,
+    InProgress,
     Kept,
     Mark,
     NoRoom,
     Reused,
-    Running,
     TooLarge,
 )
 from tenants.redis_client import CALL_TIMEOUT_S
-from tenants.redis_script import Argument, Call, Script, Scripts
+from tenants.redis_script import Argument, Script, ScriptCall, Scripts
 from tenants.redis_trouble import unavailable
 from tenants.store import CorruptRecord
 
@@ -67,7 +67,7 @@ class RedisOutcomes:
     async def _run(self, script: Script, keys: tuple[str, ...], *args: Argument) -> object:
         try:
             async with bounded(CALL_TIMEOUT_S):
-                (answer,) = await self._scripts.run([Call(script, keys, args)])
+                (answer,) = await self._scripts.run([ScriptCall(script, keys, args)])
         except (RedisError, OSError) as error:
             raise unavailable(error, keys[0]) from error
         if isinstance(answer, RedisError):
@@ -88,7 +88,7 @@ def _found(reply: object, place: str) -> Found:
         case [0]:
             return Begun()
         case [1, int(running_ms)]:
-            return Running(max(0, running_ms) / 1000)
+            return InProgress(max(0, running_ms) / 1000)
         case [2, bytes(sealed)]:
             return Finished(sealed)
         case [3]:

@@ -15,7 +15,7 @@ from tenants.ledger.ledger import TOMBSTONE_S, Ledger
 from tenants.ledger.settlement import Settlement
 from tenants.spool.folder import read_checkpoint, write_checkpoint
 from tenants.spool.line import Entry, began_at, name_of
-from tenants.spool.reading import Line, Position, read_lines
+from tenants.spool.reading import Position, SpoolLine, read_lines
 from tenants.store import CorruptRecord
 
 log = logging.getLogger("headrace.spool")
@@ -34,7 +34,7 @@ class Applying(Protocol):
     async def adjust(self, adjustments: Sequence[Adjustment]) -> object: ...
 
 
-class Mark(NamedTuple):
+class Checkpoint(NamedTuple):
     """How far it had been applied at a time."""
 
     at: float
@@ -67,9 +67,9 @@ class Applier:
         self._ledger = ledger
         self._clock = clock
         self._figures = figures
-        self._now = Mark(clock(), read_checkpoint(folder), 0)
+        self._now = Checkpoint(clock(), read_checkpoint(folder), 0)
         self._checkpoint = self._saved = self._now
-        self._marks: deque[Mark] = deque()
+        self._marks: deque[Checkpoint] = deque()
         self._told = self._now.position
 
     @property
@@ -107,7 +107,7 @@ class Applier:
             await asyncio.to_thread(write_checkpoint, self._folder, mark.position)
             self._saved = mark
 
-    def _tell_damage(self, lines: Sequence[Line], oldest: float) -> None:
+    def _tell_damage(self, lines: Sequence[SpoolLine], oldest: float) -> None:
         """Once a line, however often it is passed."""
         for line in lines:
             if line.end <= self._told:
@@ -120,9 +120,9 @@ class Applier:
                 self._figures.num_expired += 1
                 log.error("%s is too old to be settled safely", name_of(line.entry))
 
-    def _pass(self, lines: Sequence[Line]) -> None:
+    def _pass(self, lines: Sequence[SpoolLine]) -> None:
         now = self._clock()
-        self._now = Mark(now, lines[-1].end, self._now.num_lines + len(lines))
+        self._now = Checkpoint(now, lines[-1].end, self._now.num_lines + len(lines))
         if len(self._marks) > 1 and now - self._marks[-2].at < _MARK_EVERY_S:
             self._marks.pop()
         self._marks.append(self._now)
@@ -157,5 +157,5 @@ async def _apply(ledger: Applying, entries: Sequence[Entry]) -> None:
         await ledger.adjust(adjustments)
 
 
-def _read_batch(folder: Path, begin: Position, end: Position | None) -> list[Line]:
+def _read_batch(folder: Path, begin: Position, end: Position | None) -> list[SpoolLine]:
     return list(islice(read_lines(folder, begin, end), BATCH))

@@ -30,7 +30,7 @@ class Position(NamedTuple):
 START = Position("", 0)
 
 
-class Line(NamedTuple):
+class SpoolLine(NamedTuple):
     entry: Entry | None
     """None: it is corrupt."""
     place: str
@@ -48,7 +48,7 @@ def days_of(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob(f"*{SUFFIX}"))
 
 
-def read_lines(folder: Path, begin: Position = START, end: Position | None = None) -> Iterator[Line]:
+def read_lines(folder: Path, begin: Position = START, end: Position | None = None) -> Iterator[SpoolLine]:
     """Lines from `begin` up to `end`, or all that are whole. A segment that is removed meanwhile has none."""
     days = days_of(folder)
     for day in (day for day in days if day >= begin.day and (end is None or day <= end.day)):
@@ -62,7 +62,7 @@ def read_lines(folder: Path, begin: Position = START, end: Position | None = Non
             yield from _read_segment(segment, day, limit, is_last=day == days[-1])
 
 
-def _read_segment(segment: IO[bytes], day: str, limit: int | None, *, is_last: bool) -> Iterator[Line]:
+def _read_segment(segment: IO[bytes], day: str, limit: int | None, *, is_last: bool) -> Iterator[SpoolLine]:
     offset = segment.tell()
     while limit is None or offset < limit:
         raw = segment.readline(MAX_LINE_BYTES)
@@ -74,8 +74,8 @@ def _read_segment(segment: IO[bytes], day: str, limit: int | None, *, is_last: b
         yield _line(raw, place, Position(day, offset))
 
 
-def _line(raw: bytes, place: str, end: Position) -> Line:
+def _line(raw: bytes, place: str, end: Position) -> SpoolLine:
     try:
-        return Line(decode(raw), place, end)
+        return SpoolLine(decode(raw), place, end)
     except CorruptLine as error:
-        return Line(None, f"{place}: {error}", end)
+        return SpoolLine(None, f"{place}: {error}", end)

@@ -20,7 +20,7 @@ from tenants.ledger.settlement import Settlement
 from tenants.spool.applier import apply_apart
 from tenants.spool.line import began_at
 from tenants.spool.reading import utc_day
-from tenants.spool.record import Record
+from tenants.spool.record import SpoolRecord
 from tenants.store import CorruptRecord, StoreUnavailable
 
 BATCH = 256
@@ -38,7 +38,7 @@ async def rebuild(base: Path, ledger: Ledger, now: float, sleep: Sleep = asyncio
     """
     month = utc_day(now)[:7]
     written_since = date.fromisoformat(f"{month}-01") - timedelta(days=1)  # clocks differ
-    entries = Record(base).entries(written_since.isoformat())
+    entries = SpoolRecord(base).entries(written_since.isoformat())
     of_month = (entry for entry in entries if utc_day(began_at(entry))[:7] == month)
     patient = _Patient(ledger, sleep)
     num_applied = 0

@@ -17,7 +17,7 @@ _WHOLE = 1 << 62
 """Behind the end of any segment."""
 
 
-class Record:
+class SpoolRecord:
     """Read only, while gateways write or after they have ended. `bases` are folders of spools.
 
     `on_corrupt` is told the place of each damaged line, once.

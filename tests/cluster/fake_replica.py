@@ -10,6 +10,7 @@ from cluster.api.errors import ApiError
 from cluster.credit import Credit, Wanted
 from cluster.generation import GenerationRequest
 from cluster.link import Abort, Hello, LinkDown, LinkMessage, Report, StepMessage, SubmitReply
+from cluster.link_events import LinkEvents
 from cluster.links import Links
 from cluster.served_elsewhere import FlowService
 from cluster.token_inbox import TokenInbox
@@ -133,11 +134,11 @@ class LinkRig:
         self.links = Links(
             self.replica,
             lambda: self.now,
-            self._discard,
+            LinkEvents(
+                on_discarded=self._discard, on_credit=self._hear_of_credit, on_served=self.served.append
+            ),
             drain_limit_s=DRAIN_LIMIT_S,
             leave_aborts=self._leave,
-            on_credit=self._hear_of_credit,
-            on_served=self.served.append,
         )
 
     def replica(self, replica_id: str) -> FakeReplica:

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cluster.autoscaling.demand import DemandMeter
 from cluster.cluster_generation import ClusterGeneration
 from cluster.cluster_generator import ClusterGenerator
 from cluster.generation import GenerationRequest, TextDelta
@@ -71,7 +70,6 @@ class Rig(LinkRig):
         self.next_replica_s: float | None = None
         self.admission = OpenDoor()
         self.running = Running()
-        self.demand = DemandMeter()
         self.observer = Seen(self._discard)
         self.dispatching = Dispatching(
             self.links,
@@ -91,9 +89,9 @@ class Rig(LinkRig):
             InlineExecutor(),
             self.observer,
             self.running,
-            demand=self.demand,
             clock=lambda: self.now,
         )
+        self.demand = self.generator.demand
 
     async def open(self, *replica_ids: str) -> Rig:
         self.links.set_replicas(frozenset(replica_ids))

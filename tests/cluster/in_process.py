@@ -28,6 +28,7 @@ from cluster.link import (
     decode_requests,
     encode,
 )
+from cluster.link_events import LinkEvents
 from cluster.links import Links
 from cluster.public_prefixes import NO_PREFIXES, PublicPrefixes
 from cluster.running import Running
@@ -168,7 +169,7 @@ class InProcess(FakeGateway):
         self.links = Links(
             lambda replica_id: self.link,
             lambda: 0.0,  # never suspect, however busy
-            on_credit=lambda: self.dispatching.room.let_go(),
+            LinkEvents(on_credit=lambda: self.dispatching.room.let_go()),
         )
         self.dispatching = Dispatching(self.links)
         tokenizer = tokenizer or ByteTokenizer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.index.block_news import Event, Stored
 from cluster.index.prefix_index import IndexState
-from cluster.index.publisher import Batch, PrefixPublisher
+from cluster.index.publisher import IndexBatch, PrefixPublisher
 
 ROOT = b"root"
 TICK_S = 0.125
@@ -18,7 +18,7 @@ class Rig:
         self.now = 100.0
         self.publisher = PrefixPublisher()
         self.claims: set[tuple[bytes, bytes]] = set()
-        self.batches: list[Batch] = []
+        self.batches: list[IndexBatch] = []
         self.is_down = False
 
     @classmethod
@@ -36,7 +36,7 @@ class Rig:
     def take(self, *events: Event) -> None:
         self.publisher.take(events)
 
-    def tick(self) -> Batch | None:
+    def tick(self) -> IndexBatch | None:
         self.now += TICK_S
         batch = self.publisher.next_batch(self.now)
         if batch is not None:
@@ -47,14 +47,14 @@ class Rig:
                 self.publisher.acknowledged(batch, self._apply(batch))
         return batch
 
-    def _apply(self, batch: Batch) -> int:
+    def _apply(self, batch: IndexBatch) -> int:
         before = set(self.claims)
         for root, stored, evicted in batch.changes:
             self.claims |= {(root, block_hash) for block_hash in stored}
             self.claims -= {(root, block_hash) for block_hash in evicted}
         return len(before ^ self.claims)
 
-    def run(self, seconds: float) -> list[Batch]:
+    def run(self, seconds: float) -> list[IndexBatch]:
         """The batches of so much time."""
         first = len(self.batches)
         for _ in range(round(seconds / TICK_S)):

@@ -9,7 +9,7 @@ from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.replica_rates import COLD_PREFILL_TOKENS_PER_S
-from cluster.waiting.shedding import Refused
+from cluster.waiting.shedding import Rejection
 from cluster.waiting.wait_estimate import WaitEstimator
 from tenants.fair_queue import Share
 from tests.cluster.waiting_rig import an_arrival
@@ -35,7 +35,7 @@ def fill(queue: GatewayQueue, share: Share, seconds: int, now: float = 0.0) -> l
     return ids
 
 
-def refused(queue: GatewayQueue, arrival: Arrival, now: float = 0.0) -> Refused:
+def refused(queue: GatewayQueue, arrival: Arrival, now: float = 0.0) -> Rejection:
     outcome = queue.offer(arrival, now)
     assert outcome.refused is not None
     assert outcome.shed == ()

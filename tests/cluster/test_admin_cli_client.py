@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cluster.admin_cli.client import AdminClient
-from cluster.admin_cli.failures import CannotRun, Refused
+from cluster.admin_cli.failures import CannotRun, RefusedByServer
 
 KEY = "hr-a-key-of-the-tests"
 
@@ -90,7 +90,7 @@ def test_a_change_that_somebody_else_overtook_is_made_anew_from_theirs() -> None
 
 def test_a_change_that_is_overtaken_twice_is_refused() -> None:
     server = Server(shown(), refused(412, "stale"), shown(), refused(412, "stale again"))
-    with pytest.raises(Refused, match="stale again") as raised:
+    with pytest.raises(RefusedByServer, match="stale again") as raised:
         server.client().change("/things/a", lambda there: {})
     assert raised.value.status == 412
     assert len(server.asked) == 4
@@ -121,7 +121,7 @@ def test_a_write_without_a_version_is_unconditional() -> None:
     ],
 )
 def test_a_refusal_has_the_server_s_words_and_the_field(answer: httpx.Response, said: str) -> None:
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(RefusedByServer) as raised:
         Server(answer).client().get("/things/a")
     assert (str(raised.value), raised.value.status) == (said, answer.status_code)
 

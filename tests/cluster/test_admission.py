@@ -161,8 +161,9 @@ class TestLimits:
 
 
 class TestTheRoundTrip:
-    async def test_is_one(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The epoch, the takes, a word to the reaper, and a look-up a revision."""
+    @pytest.fixture
+    async def sent(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The commands of each pipeline, once the scripts are loaded."""
         await rig.ledger.load()
         sent: list[int] = []
         execute = Pipeline.execute
@@ -172,21 +173,14 @@ class TestTheRoundTrip:
             return await execute(pipeline, **options)
 
         monkeypatch.setattr(Pipeline, "execute", counted)
+        return sent
+
+    async def test_is_one(self, rig: Rig, sent: list[int]) -> None:
+        """The epoch, the takes, a word to the reaper, and a look-up a revision."""
         await rig.admit("r", None, LOOKUP, LOOKUP)
         assert sent == [5]
 
-    async def test_is_shared_by_those_who_ask_at_once(
-        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await rig.ledger.load()
-        sent: list[int] = []
-        execute = Pipeline.execute
-
-        async def counted(pipeline: Pipeline, **options: Any) -> Any:
-            sent.append(len(pipeline))
-            return await execute(pipeline, **options)
-
-        monkeypatch.setattr(Pipeline, "execute", counted)
+    async def test_is_shared_by_those_who_ask_at_once(self, rig: Rig, sent: list[int]) -> None:
         account = an_account(requests_per_min=2)
         one, two, three = await asyncio.gather(
             *(rig.admit(f"r{number}", account) for number in range(3)), return_exceptions=True

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.generation import TextDelta, Usage
 from cluster.link import LinkDown, LinkMessage
+from cluster.link_events import LinkEvents
 from cluster.links import Links
 from cluster.telemetry import MAX_TENANT_LABELS, Telemetry
 from cluster.token_inbox import TokenInbox
@@ -198,7 +199,7 @@ async def test_the_times_of_every_answer_that_ended_are_observed_once_whoever_st
     """A client that left, and a stop string that the engine knows nothing of, end by abort."""
     telemetry = Telemetry(dict)
     replica = FakeReplica("a")
-    links = Links(lambda _: replica, lambda: 0.0, on_timing=telemetry.observe_timing)
+    links = Links(lambda _: replica, lambda: 0.0, LinkEvents(on_timing=telemetry.observe_timing))
     links.set_replicas(frozenset({"a"}))
     await settle()
     inbox = await links.submit("a", request("waits"), asyncio.Event())
@@ -213,7 +214,9 @@ async def test_the_times_of_every_answer_that_ended_are_observed_once_whoever_st
 async def test_a_replica_that_leaves_is_lost_only_if_its_answers_had_not_ended() -> None:
     telemetry = Telemetry(dict)
     replicas = {name: FakeReplica(name) for name in ("ends", "dies")}
-    links = Links(lambda replica_id: replicas[replica_id], lambda: 0.0, on_lost=telemetry.count_lost_link)
+    links = Links(
+        lambda replica_id: replicas[replica_id], lambda: 0.0, LinkEvents(on_lost=telemetry.count_lost_link)
+    )
     links.set_replicas(frozenset(replicas))
     await settle()
     for name in replicas:
@@ -234,7 +237,7 @@ async def test_a_replica_that_leaves_is_lost_only_if_its_answers_had_not_ended()
 async def test_a_replica_that_said_that_it_leaves_is_lost_only_with_answers(has_finished: bool) -> None:
     telemetry = Telemetry(dict)
     replica = FakeReplica("a")
-    links = Links(lambda _: replica, lambda: 0.0, on_lost=telemetry.count_lost_link)
+    links = Links(lambda _: replica, lambda: 0.0, LinkEvents(on_lost=telemetry.count_lost_link))
     links.set_replicas(frozenset({"a"}))
     await settle()
     await links.submit("a", request("r"), asyncio.Event())
@@ -251,7 +254,9 @@ async def test_a_link_that_breaks_is_counted_once_and_one_that_was_never_there_i
     telemetry = Telemetry(dict)
     replicas = {name: FakeReplica(name) for name in ("broken", "leaving")}
     replicas["never there"] = Unreachable("never there")
-    links = Links(lambda replica_id: replicas[replica_id], lambda: 0.0, on_lost=telemetry.count_lost_link)
+    links = Links(
+        lambda replica_id: replicas[replica_id], lambda: 0.0, LinkEvents(on_lost=telemetry.count_lost_link)
+    )
     links.set_replicas(frozenset(replicas))
     await settle()
     replicas["broken"].die()

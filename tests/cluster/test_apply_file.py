@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.admin_cli.directory import Wanted, WantedKey, WantedTenant
+from cluster.admin_cli.directory import WantedDirectory, WantedKey, WantedTenant
 from cluster.admin_cli.wanted_file import read_wanted
 from cluster.yaml_file import YamlFileError
 from tenants.terms import Limits, Terms
@@ -41,7 +41,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
-    assert read_wanted(written(tmp_path, WHOLE)) == Wanted(
+    assert read_wanted(written(tmp_path, WHOLE)) == WantedDirectory(
         tiers={"gold": Terms(weight=8, requests_per_min=6000, models=("a", "b")), "plain": Terms()},
         tenants={
             "acme": WantedTenant(
@@ -66,12 +66,14 @@ def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "tiers:\ntenants:\n"])
 def test_a_section_without_anything_below_it_speaks_of_nothing(text: str, tmp_path: Path) -> None:
-    assert read_wanted(written(tmp_path, text)) == Wanted()
+    assert read_wanted(written(tmp_path, text)) == WantedDirectory()
 
 
 def test_an_empty_section_says_that_there_is_none(tmp_path: Path) -> None:
     said = read_wanted(written(tmp_path, "tiers: {}\ntenants: {acme: {tier: free, keys: {}}}"))
-    assert said == Wanted(tiers={}, tenants={"acme": WantedTenant(name="acme", tier="free", keys={})})
+    assert said == WantedDirectory(
+        tiers={}, tenants={"acme": WantedTenant(name="acme", tier="free", keys={})}
+    )
 
 
 @pytest.mark.parametrize(

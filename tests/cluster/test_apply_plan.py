@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cluster.admin_cli.actions import ABSENT, Action, Change, Plan
 from cluster.admin_cli.changes import key_fields
-from cluster.admin_cli.directory import Known, KnownKey, Wanted, WantedKey, WantedTenant
+from cluster.admin_cli.directory import Known, KnownKey, WantedDirectory, WantedKey, WantedTenant
 from cluster.admin_cli.plan import PlanError, make_plan
 from tenants.tenant import Tenant
 from tenants.terms import Limits, Terms
@@ -86,12 +86,12 @@ some_wanted_keys = st.none() | st.dictionaries(
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Wanted:
+def wishes(draw: st.DrawFn) -> WantedDirectory:
     tiers = draw(st.none() | st.dictionaries(st.sampled_from(TIERS), some_terms))
     known = sorted({"free", *(tiers or {})})
     ids = draw(st.none() | st.sets(st.sampled_from((*TENANTS, "ops"))))
     tenants = None if ids is None else {tenant_id: draw(wanted_tenants(known)) for tenant_id in sorted(ids)}
-    return Wanted(tiers=tiers, tenants=tenants)
+    return WantedDirectory(tiers=tiers, tenants=tenants)
 
 
 def wanted_tenants(tiers: list[str]) -> st.SearchStrategy[WantedTenant]:
@@ -105,7 +105,7 @@ def wanted_tenants(tiers: list[str]) -> st.SearchStrategy[WantedTenant]:
     )
 
 
-def planned(wanted: Wanted, there: Known, *, prune: bool) -> Plan | None:
+def planned(wanted: WantedDirectory, there: Known, *, prune: bool) -> Plan | None:
     """None: it is refused, as it must be."""
     try:
         return make_plan(wanted, there, own_hint=OWN, prune=prune)
@@ -118,7 +118,7 @@ def is_own(key: KnownKey) -> bool:
     return key.hint == OWN and "admin" in key.scopes
 
 
-def locks_out(wanted: Wanted, there: Known) -> bool:
+def locks_out(wanted: WantedDirectory, there: Known) -> bool:
     for key in filter(is_own, there.keys):
         tenant = (wanted.tenants or {}).get(key.tenant_id)
         if tenant is not None and (
@@ -199,7 +199,7 @@ class Record:
         return things[action.target]
 
 
-def holds(wanted: Wanted, record: Known) -> bool:
+def holds(wanted: WantedDirectory, record: Known) -> bool:
     tiers_hold = all(record.tiers[name].terms == terms for name, terms in (wanted.tiers or {}).items())
     return tiers_hold and all(
         tenant_holds(tenant_id, asked, record) for tenant_id, asked in (wanted.tenants or {}).items()
@@ -220,7 +220,7 @@ def tenant_holds(tenant_id: str, asked: WantedTenant, record: Known) -> bool:
 
 @given(wanted=wishes(), there=records(), prune=st.booleans())
 def test_once_carried_out_what_is_wanted_is_there_and_a_second_plan_is_empty_and_nobody_is_locked_out(
-    wanted: Wanted, there: Known, prune: bool
+    wanted: WantedDirectory, there: Known, prune: bool
 ) -> None:
     plan = planned(wanted, there, prune=prune)
     if plan is None:
@@ -246,7 +246,7 @@ def assert_safe(plan: Plan, after: Known) -> None:
 
 
 @given(wanted=wishes(), there=records())
-def test_without_prune_nothing_is_ever_deleted(wanted: Wanted, there: Known) -> None:
+def test_without_prune_nothing_is_ever_deleted(wanted: WantedDirectory, there: Known) -> None:
     plan = planned(wanted, there, prune=False)
     if plan is None:
         return
@@ -259,7 +259,9 @@ def test_without_prune_nothing_is_ever_deleted(wanted: Wanted, there: Known) -> 
 
 
 @given(wanted=wishes(), there=records())
-def test_prune_leaves_only_what_is_wanted_kept_or_not_spoken_of(wanted: Wanted, there: Known) -> None:
+def test_prune_leaves_only_what_is_wanted_kept_or_not_spoken_of(
+    wanted: WantedDirectory, there: Known
+) -> None:
     plan = planned(wanted, there, prune=True)
     if plan is None:
         return
@@ -276,7 +278,7 @@ def test_prune_leaves_only_what_is_wanted_kept_or_not_spoken_of(wanted: Wanted, 
     assert_untouched(wanted, plan)
 
 
-def assert_untouched(wanted: Wanted, plan: Plan) -> None:
+def assert_untouched(wanted: WantedDirectory, plan: Plan) -> None:
     """Sections that are left out."""
     touched = {(action.kind, action.label) for action in plan.actions}
     assert wanted.tiers is not None or not any(kind == "tier" for kind, _ in touched)
@@ -296,7 +298,7 @@ def a_tenant(**fields: Any) -> WantedTenant:
     return WantedTenant(**{"name": "Acme", "tier": "free", **fields})
 
 
-def plan_of(wanted: Wanted, there: Known, *, prune: bool = False) -> Plan:
+def plan_of(wanted: WantedDirectory, there: Known, *, prune: bool = False) -> Plan:
     return make_plan(wanted, there, own_hint=OWN, prune=prune)
 
 
@@ -309,7 +311,7 @@ def test_a_change_is_told_field_by_field_and_sent_from_the_version_that_was_seen
         overrides={"weight": 2, "burst_s": 9},
         version=7,
     )
-    wanted = Wanted(tenants={"acme": a_tenant(overrides={"weight": 3, "budget_day": None})})
+    wanted = WantedDirectory(tenants={"acme": a_tenant(overrides={"weight": 3, "budget_day": None})})
     there = a_record(tenants={**a_record().tenants, "acme": acme})
     (action,) = plan_of(wanted, there).actions
     assert action.changes == (
@@ -324,8 +326,8 @@ def test_a_change_is_told_field_by_field_and_sent_from_the_version_that_was_seen
 def test_a_frozen_tenant_stays_frozen_unless_the_file_says_otherwise() -> None:
     frozen = Tenant(tenant_id="acme", name="Acme", tier="free", created_at=1.0, disabled=True)
     there = a_record(tenants={**a_record().tenants, "acme": frozen})
-    assert plan_of(Wanted(tenants={"acme": a_tenant()}), there).actions == ()
-    (action,) = plan_of(Wanted(tenants={"acme": a_tenant(disabled=False)}), there).actions
+    assert plan_of(WantedDirectory(tenants={"acme": a_tenant()}), there).actions == ()
+    (action,) = plan_of(WantedDirectory(tenants={"acme": a_tenant(disabled=False)}), there).actions
     assert action.body == {"disabled": False}
 
 
@@ -335,7 +337,7 @@ def test_both_keys_of_a_rotation_are_changed_and_neither_is_made_again() -> None
         for number in (1, 2)
     )
     tenant = a_tenant(name="Ops", keys={"ci": WantedKey(addresses=("10.1.2.3/8",))})
-    plan = plan_of(Wanted(tenants={"ops": tenant}), a_record(keys=(OPERATOR, old, new)))
+    plan = plan_of(WantedDirectory(tenants={"ops": tenant}), a_record(keys=(OPERATOR, old, new)))
     assert [(action.verb, action.target) for action in plan.actions] == [
         ("update", "key_1"),
         ("update", "key_2"),
@@ -356,7 +358,7 @@ def test_what_means_the_same_is_no_change() -> None:
     asked = WantedKey(scopes=("inference", "metrics"), addresses=("::1", "10.1.2.3/8"), expires_in_s=60)
     tenant = a_tenant(name="Ops", keys={"ci": asked})
     plan = plan_of(
-        Wanted(tiers={"free": FREE.terms}, tenants={"ops": tenant}), a_record(keys=(OPERATOR, there))
+        WantedDirectory(tiers={"free": FREE.terms}, tenants={"ops": tenant}), a_record(keys=(OPERATOR, there))
     )
     assert (plan.actions, plan.num_unchanged) == ((), 3)
 
@@ -365,7 +367,7 @@ def test_prune_keeps_the_caller_the_built_in_tiers_and_tiers_in_use_and_says_why
     gold = Tier(name="gold", terms=Terms())
     paying = Tenant(tenant_id="ops", name="Ops", tier="gold", created_at=1.0)
     there = a_record(tiers={"free": FREE, "gold": gold}, tenants={"ops": paying})
-    plan = plan_of(Wanted(tiers={}, tenants={}), there, prune=True)
+    plan = plan_of(WantedDirectory(tiers={}, tenants={}), there, prune=True)
     assert plan.actions == ()
     assert [(kept.kind, kept.label, kept.why) for kept in plan.kept] == [
         ("tenant", "ops", "it is the caller's own"),
@@ -387,9 +389,9 @@ def test_prune_keeps_the_caller_the_built_in_tiers_and_tiers_in_use_and_says_why
 )
 def test_what_cannot_be_is_refused_before_anything_is_done(tenant: WantedTenant, said: str) -> None:
     with pytest.raises(PlanError, match=f"^{said}$"):
-        plan_of(Wanted(tenants={"ops": tenant}), a_record())
+        plan_of(WantedDirectory(tenants={"ops": tenant}), a_record())
 
 
 def test_nothing_is_pruned_if_nobody_knows_which_key_is_the_caller_s() -> None:
     with pytest.raises(PlanError, match="nothing can be pruned safely"):
-        make_plan(Wanted(tenants={}), a_record(), own_hint="none", prune=True)
+        make_plan(WantedDirectory(tenants={}), a_record(), own_hint="none", prune=True)

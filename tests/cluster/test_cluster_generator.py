@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from cluster.api.errors import ApiError
+from cluster.autoscaling.demand import FIRST_OUTPUT_TOKENS, OUTPUT_WEIGHT
 from cluster.cluster_generation import ClusterGeneration
 from cluster.generation import TextDelta, ToldToken, Usage
 from cluster.link import OCCUPIED, Abort, LinkDown, NotReached, SubmitReply
@@ -43,6 +44,16 @@ async def read_each(rig: Rig, generation: ClusterGeneration, *outputs: RequestOu
         read.append(await anext(deltas))
     assert [delta async for delta in deltas] == []
     return read
+
+
+async def cut_off(rig: Rig) -> None:
+    """A request whose client leaves after three tokens; its end is told twice."""
+    await rig.open("a")
+    generation = await rig.start()
+    rig.replicas["a"].say(tokens("abc"))
+    await anext(generation.deltas())
+    generation.end("left")
+    generation.end("finished")
 
 
 async def refused(rig: Rig, **fields: Any) -> ApiError:
@@ -492,12 +503,7 @@ class TestWhatWasTaken:
         assert rig.admission.books.outcomes == ["unserved"]
 
     async def test_is_charged_for_what_came_and_once(self, rig: Rig) -> None:
-        await rig.open("a")
-        generation = await rig.start()
-        rig.replicas["a"].say(tokens("abc"))
-        await anext(generation.deltas())
-        generation.end("left")
-        generation.end("finished")
+        await cut_off(rig)
         (settlement,) = rig.admission.books.settlements
         assert (settlement.outcome, settlement.prompt_tokens) == ("left", len(PROMPT))
         assert (settlement.completion_tokens, settlement.cost) == (3, len(PROMPT) + 3)
@@ -586,6 +592,11 @@ class TestDemand:
         assert (await error_of(await begun(rig, "r2"))).status == 503
         assert (rig.demand.offered_tokens_total, rig.demand.shed_tokens_total) == (2 * 48, 48)
         await rig.links.close()
+
+    async def test_of_an_answer_teaches_once_what_the_next_ones_are_like(self, rig: Rig) -> None:
+        await cut_off(rig)
+        told = rig.demand.row(0.0, 0.0, 0, {})
+        assert told.answer_tokens == FIRST_OUTPUT_TOKENS + OUTPUT_WEIGHT * (3 - FIRST_OUTPUT_TOKENS)
 
     async def test_that_is_the_client_s_fault_is_not_shed(self, rig: Rig) -> None:
         await rig.open("a")

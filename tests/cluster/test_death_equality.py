@@ -11,6 +11,7 @@ import pytest
 
 from cluster.cluster_generator import ClusterGenerator
 from cluster.generation import GenerationRequest
+from cluster.link_events import LinkEvents
 from cluster.links import Links
 from cluster.running import Running
 from engine.core import EngineCore
@@ -122,7 +123,7 @@ async def answered_by_mortals(
         )
         for name in "abc"
     }
-    links = Links(replicas.__getitem__, lambda: 0.0, on_credit=lambda: dispatching.room.let_go())
+    links = Links(replicas.__getitem__, lambda: 0.0, LinkEvents(on_credit=lambda: dispatching.room.let_go()))
     dispatching = Dispatching(links, rng=random, on_poisonous=seen.count_poisonous)
     links.set_replicas(frozenset(replicas))
     reaper.has_suspects = lambda: bool(dispatching.dispatcher._probation._held)

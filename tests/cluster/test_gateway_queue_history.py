@@ -14,7 +14,7 @@ from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.gateway_queue import GatewayQueue
 from cluster.waiting.replica_rates import COLD_PREFILL_TOKENS_PER_S
-from cluster.waiting.shedding import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, Refused
+from cluster.waiting.shedding import MAX_RETRY_AFTER_S, MIN_RETRY_AFTER_S, Rejection
 from cluster.waiting.wait_estimate import WaitEstimator
 from tenants.fair_queue import Share
 from tests.cluster.waiting_rig import BATCH, FREE, PAID, an_arrival
@@ -189,12 +189,14 @@ class History:
         if arrival.max_queue_len is not None:
             assert tenant_ids.count(arrival.share.tenant_id) <= arrival.max_queue_len
 
-    def check_told(self, told: Refused) -> None:
+    def check_told(self, told: Rejection) -> None:
         assert (told.status, told.code) in ((503, "overloaded"), (429, "queue_full"))
         assert told.retry_after_s is not None
         assert MIN_RETRY_AFTER_S <= told.retry_after_s <= MAX_RETRY_AFTER_S
 
-    def check_nobody_lower_was_spared(self, before: GatewayQueue, arrival: Arrival, refused: Refused) -> None:
+    def check_nobody_lower_was_spared(
+        self, before: GatewayQueue, arrival: Arrival, refused: Rejection
+    ) -> None:
         """Who is refused at the top while others wait below would be refused without them, too."""
         lower = [
             entry_id

@@ -110,7 +110,7 @@ async def test_an_empty_record_hears_of_the_spools_when_all_have_told_what_runs(
 
     await redis.set(EPOCH_KEY, "first")
     record.start()
-    monkeypatch.setattr(record._fleet, "num_missing", num_missing)
+    monkeypatch.setattr(record._membership, "num_missing", num_missing)
     await record._refill()
     assert (await record.ledger.spends("acme", None)).day == Spend(spent=7)
     await record.close()

@@ -19,8 +19,8 @@ from cluster.index.memory_index import MemoryPrefixIndex
 from cluster.index.prefix_index import (
     HEARTBEAT_S,
     INCARNATION_TTL_S,
-    Beat,
     Changes,
+    HeartbeatReply,
     IndexUnavailable,
     PrefixIndex,
 )
@@ -57,7 +57,7 @@ class ShakyIndex(MemoryPrefixIndex):
         self._call("claim")
         return await super().claim(incarnation)
 
-    async def beat(self, incarnation: int) -> Beat:
+    async def beat(self, incarnation: int) -> HeartbeatReply:
         self._call("beat")
         return await super().beat(incarnation)
 

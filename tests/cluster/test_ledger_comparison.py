@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cluster.ledger_cli.comparison import Row, Verdict, compare
+from cluster.ledger_cli.comparison import ComparisonRow, Verdict, compare
 from cluster.ledger_cli.evidence import Evidence, GatewayReading, Gone, Reading, spooled_from
 from tenants.ledger.settlement import Settlement
 from tenants.ledger.usage import Sums
@@ -54,7 +54,7 @@ def verdict(
     return compare(evidence)
 
 
-def places(rows: tuple[Row, ...]) -> set[tuple[str, str | None, str, str]]:
+def places(rows: tuple[ComparisonRow, ...]) -> set[tuple[str, str | None, str, str]]:
     return {(row.check, row.tenant, row.where, row.figure) for row in rows}
 
 

@@ -15,10 +15,10 @@ from cluster.policies.least_load import LeastLoad, work_ahead
 from cluster.policies.power_of_two import PowerOfTwo
 from cluster.policies.round_robin import RoundRobin
 from cluster.policies.token_load import TokenLoad, recompute_cost
-from cluster.routing import Prompt, ReplicaLoad, Routing, RoutingPolicy
+from cluster.routing import ReplicaLoad, Routing, RoutingPolicy, RoutingPrompt
 from cluster.settings import ServeSettings
 
-PROMPT = Prompt(1150, b"key")
+PROMPT = RoutingPrompt(1150, b"key")
 NAMES: tuple[Routing, ...] = get_args(Routing)
 
 
@@ -53,7 +53,7 @@ class Options(Random):
         return options[0]
 
 
-def choices(policy: RoutingPolicy, *replicas: ReplicaLoad, prompt: Prompt = PROMPT) -> set[str]:
+def choices(policy: RoutingPolicy, *replicas: ReplicaLoad, prompt: RoutingPrompt = PROMPT) -> set[str]:
     """All that the policy may choose."""
     rng = Options()
     chosen = policy.choose(replicas, prompt, rng)
@@ -94,7 +94,7 @@ def test_the_choice_is_always_a_candidate(
 ) -> None:
     policy, rng = routing_policy(name), Random(seed)
     for _ in range(3):
-        assert policy.choose(fleet, Prompt(1150, key, share), rng) in {one.replica_id for one in fleet}
+        assert policy.choose(fleet, RoutingPrompt(1150, key, share), rng) in {one.replica_id for one in fleet}
 
 
 @given(name=names, only=loads)
@@ -110,7 +110,7 @@ def test_extreme_numbers_are_compared_like_others(name: Routing) -> None:
         replica("c", queued=2**63, cached=2**40),
     ]
     policy = routing_policy(name)
-    chosen = {policy.choose(fleet, Prompt(2**40, b"k", 0.999), Random(seed)) for seed in range(20)}
+    chosen = {policy.choose(fleet, RoutingPrompt(2**40, b"k", 0.999), Random(seed)) for seed in range(20)}
     assert chosen <= {"a", "b", "c"}
     if name in ("token-load", "least-load"):
         assert chosen == {"b"}
@@ -124,7 +124,7 @@ def test_256_candidates_are_all_seen(name: Routing) -> None:
         if name in ("token-load", "least-load", "affinity"):
             assert routing_policy(name).choose(fleet, PROMPT, Random(0)) == "best"
     policy, rng = routing_policy(name), Random(1)
-    chosen = {policy.choose(busy, Prompt(1150, b"key %d" % turn), rng) for turn in range(800)}
+    chosen = {policy.choose(busy, RoutingPrompt(1150, b"key %d" % turn), rng) for turn in range(800)}
     assert len(chosen) > 230
 
 
@@ -134,7 +134,7 @@ def test_the_order_of_candidates_decides_nothing(
 ) -> None:
     assume(name != "power-of-two")  # what it draws is by place
     shuffled = data.draw(st.permutations(fleet))
-    prompt = Prompt(1150, key, share)
+    prompt = RoutingPrompt(1150, key, share)
     assert choices(routing_policy(name), *shuffled, prompt=prompt) == choices(
         routing_policy(name), *fleet, prompt=prompt
     )
@@ -144,7 +144,7 @@ def test_the_order_of_candidates_decides_nothing(
 def test_more_work_elsewhere_never_drives_a_request_away(
     name: Routing, fleet: list[ReplicaLoad], share: float, seed: int
 ) -> None:
-    prompt = Prompt(1150, b"key", share)
+    prompt = RoutingPrompt(1150, b"key", share)
     chosen = routing_policy(name).choose(fleet, prompt, Random(seed))
     for more in ({"queued_tokens": 1}, {"in_flight_tokens": 1}, {"num_running": 1}, {"num_in_flight": 1}):
         busier = [one if one.replica_id == chosen else _with_more(one, more) for one in fleet]
@@ -159,7 +159,7 @@ def _with_more(load: ReplicaLoad, more: dict[str, int]) -> ReplicaLoad:
 def test_more_cached_at_the_chosen_one_never_drives_a_request_away(
     fleet: list[ReplicaLoad], share: float, seed: int
 ) -> None:
-    prompt = Prompt(1150, b"key", share)
+    prompt = RoutingPrompt(1150, b"key", share)
     chosen = TokenLoad().choose(fleet, prompt, Random(seed))
     for more in (1, 10_000):
         better = [
@@ -204,7 +204,7 @@ def test_a_busy_replica_is_a_dearer_place_to_compute_a_prefix_again() -> None:
 def test_a_hot_prefix_spills_sooner() -> None:
     fleet = (replica("home", cached=960, running=6), replica("other", running=2))
     assert choices(TokenLoad(), *fleet) == {"home"}
-    assert choices(TokenLoad(), *fleet, prompt=Prompt(1150, b"key", 0.9)) == {"other"}
+    assert choices(TokenLoad(), *fleet, prompt=RoutingPrompt(1150, b"key", 0.9)) == {"other"}
 
 
 def test_with_two_homes_a_prefix_goes_to_the_less_loaded_one() -> None:
@@ -228,7 +228,7 @@ def test_with_as_much_cached_everywhere_token_load_is_least_load(
     fleet: list[ReplicaLoad], cached: int, share: float, seed: int
 ) -> None:
     alike = [replace(one, cached_tokens=cached) for one in fleet]
-    prompt = Prompt(1150, b"key", share)
+    prompt = RoutingPrompt(1150, b"key", share)
     assert TokenLoad().choose(alike, prompt, Random(seed)) == LeastLoad().choose(alike, prompt, Random(seed))
 
 
@@ -242,9 +242,10 @@ def test_affinity_goes_where_most_is_cached_however_long_the_queue() -> None:
 
 def test_without_claims_prompts_that_begin_alike_meet() -> None:
     fleet = [replica(one) for one in "abcd"]
-    homes = {key: Affinity().choose(fleet, Prompt(9, b"%d" % key), Random(key)) for key in range(400)}
+    homes = {key: Affinity().choose(fleet, RoutingPrompt(9, b"%d" % key), Random(key)) for key in range(400)}
     assert all(
-        Affinity().choose(fleet, Prompt(7, b"%d" % key), Random(0)) == home for key, home in homes.items()
+        Affinity().choose(fleet, RoutingPrompt(7, b"%d" % key), Random(0)) == home
+        for key, home in homes.items()
     )
     assert all(60 < count < 140 for count in Counter(homes.values()).values())
 
@@ -252,14 +253,14 @@ def test_without_claims_prompts_that_begin_alike_meet() -> None:
 def test_a_replica_that_goes_moves_only_its_own_prompts() -> None:
     fleet = [replica(one) for one in "abcd"]
     for key in range(100):
-        prompt = Prompt(9, b"%d" % key)
+        prompt = RoutingPrompt(9, b"%d" % key)
         home = Affinity().choose(fleet, prompt, Random(0))
         if home != "d":
             assert Affinity().choose(fleet[:3], prompt, Random(0)) == home
 
 
 def test_prompts_too_short_to_have_a_key_are_not_all_sent_to_one_replica() -> None:
-    assert choices(Affinity(), replica("a"), replica("b"), prompt=Prompt(5)) == {"a", "b"}
+    assert choices(Affinity(), replica("a"), replica("b"), prompt=RoutingPrompt(5)) == {"a", "b"}
 
 
 # --- power of two, round robin -----------------------------------------------------------------

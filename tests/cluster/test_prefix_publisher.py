@@ -10,7 +10,7 @@ from cluster.index import publisher as prefix_publisher
 from cluster.index.block_news import BlockNews, Cleared, Evicted
 from cluster.index.digest_round import MAX_BATCH, ROUND_S
 from cluster.index.prefix_index import INDEX_EVERY, Changes
-from cluster.index.publisher import PUBLISH_EVERY_S, Batch
+from cluster.index.publisher import PUBLISH_EVERY_S, IndexBatch
 from engine.block_chain import BlockChain
 from tests.cluster.publisher_rig import ROOT, TICK_S, Rig, names, stored
 
@@ -20,8 +20,8 @@ def rig() -> Rig:
     return Rig.started()
 
 
-def news(*changes: Changes) -> Batch:
-    return Batch("news", changes, sum(len(change.stored) + len(change.evicted) for change in changes))
+def news(*changes: Changes) -> IndexBatch:
+    return IndexBatch("news", changes, sum(len(change.stored) + len(change.evicted) for change in changes))
 
 
 # --- news ------------------------------------------------------------------------------------

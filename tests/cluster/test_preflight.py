@@ -138,6 +138,12 @@ class TestEngine:
         assert plan(dtype="bfloat16").kv_dtype == "bfloat16"
         assert plan(dtype="float32").kv_dtype == "float32"
 
+    def test_a_quantization_that_the_model_cannot_have_is_refused(self) -> None:
+        with pytest.raises(StartError, match="holds no quantised weights") as caught:
+            plan_engine(settings(quantization="stored"), tiny_source())
+        assert caught.value.remedy == "use --quantization int8, int4 or none"
+        assert plan_engine(settings(quantization="int4"), tiny_source()).dtype == "float32"
+
     def test_reference_mode_is_float32(self) -> None:
         assert plan(dtype="auto", deterministic=True).dtype == "float32"
 

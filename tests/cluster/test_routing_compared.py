@@ -24,7 +24,7 @@ from loadtest.fleet.call import Ask, Customer
 from loadtest.fleet.config import FleetConfig
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.run import FleetRun
-from loadtest.fleet.traffic import ClosedLoop
+from loadtest.fleet.traffic import ClosedLoopTraffic
 from loadtest.in_flight import replica_figures
 from loadtest.percentiles import percentile
 from tests.builders import ROOT
@@ -99,7 +99,7 @@ def serve(policy: Routing, asks: Sequence[Ask], arrivals: int | Sequence[float])
     soon as its last is answered."""
     fleet = VirtualFleet(replace(FLEET, routing=policy))
     if isinstance(arrivals, int):
-        fleet.add(ClosedLoop(lambda number: asks[number] if number < len(asks) else None, arrivals))
+        fleet.add(ClosedLoopTraffic(lambda number: asks[number] if number < len(asks) else None, arrivals))
     else:
         for at in arrivals:
             fleet.come(at, asks.__getitem__)

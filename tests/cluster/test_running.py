@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from cluster.gateway_record import WATCH_EVERY_S
-from cluster.running import NUM_LOOKS, Run, Running
+from cluster.running import NUM_LOOKS, Running, RunningRequest
 from tenants.store import CorruptRecord, StoreUnavailable
 from tenants.tenant import Tenant
 from tests.builders_tenants import a_tenant, switched_off
@@ -177,7 +177,7 @@ async def test_who_has_left_is_forgotten(running: Running, record: FakeRecord) -
 async def test_one_that_leaves_while_its_tenant_is_read_is_not_ended(
     running: Running, record: FakeRecord
 ) -> None:
-    runs: list[Run] = [running.entered(ACME), running.entered(ZETA)]
+    runs: list[RunningRequest] = [running.entered(ACME), running.entered(ZETA)]
 
     class Leaving(FakeRecord):
         async def get_tenant(self, tenant_id: str) -> Tenant | None:

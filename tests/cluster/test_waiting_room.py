@@ -25,6 +25,7 @@ from tests.cluster.generator_rig import PROMPT, Frozen, Rig
 from tests.cluster.room_rig import (
     PLENTY,
     STEP,
+    Starting,
     a_room,
     begun,
     error_of,
@@ -127,6 +128,27 @@ class TestATurn:
         assert order(rig) == ["other 1", "r1"]
 
 
+def leaves_in_its_turn(rig: Rig, starting: Starting) -> None:
+    """Its client: when it has just been let go."""
+
+    def let_go_and_leave() -> None:
+        rig.on_credit = rig.dispatching.room.let_go
+        rig.on_credit()
+        starting.cancel()
+
+    rig.on_credit = let_go_and_leave
+
+
+def leaves_before_its_turn(rig: Rig, starting: Starting) -> None:
+    """Its client: when it is just about to be let go."""
+
+    def leave_and_let_go() -> None:
+        starting.cancel()
+        rig.dispatching.room.let_go()
+
+    rig.on_credit = leave_and_let_go
+
+
 class TestAClientThatLeaves:
     async def test_while_it_waits_takes_nothing_along(self, rig: Rig) -> None:
         starting = await begun(rig, "r")
@@ -137,13 +159,7 @@ class TestAClientThatLeaves:
 
     async def test_in_its_very_turn_leaves_it_to_the_next_one(self, rig: Rig) -> None:
         starting, behind = await begun(rig, "r"), await begun(rig, "behind")
-
-        def let_go_and_leave() -> None:
-            rig.on_credit = rig.dispatching.room.let_go
-            rig.on_credit()
-            starting.cancel()
-
-        rig.on_credit = let_go_and_leave
+        leaves_in_its_turn(rig, starting)
         await grant(rig, 1)
         assert order(rig) == ["behind"]
         assert (starting.cancelled(), behind.done()) == (True, True)
@@ -151,12 +167,7 @@ class TestAClientThatLeaves:
 
     async def test_just_before_its_turn_leaves_it_to_the_next_one(self, rig: Rig) -> None:
         starting, behind = await begun(rig, "r"), await begun(rig, "behind")
-
-        def leave_and_let_go() -> None:
-            starting.cancel()
-            rig.dispatching.room.let_go()
-
-        rig.on_credit = leave_and_let_go
+        leaves_before_its_turn(rig, starting)
         await grant(rig, 1)
         assert (order(rig), behind.done()) == (["behind"], True)
 
@@ -164,13 +175,7 @@ class TestAClientThatLeaves:
         starting = await begun(rig, "r")
         for name, tenant_id in (("r1", "acme"), ("other 1", "other"), ("r2", "acme")):
             await begun(rig, name, tenant_id)
-
-        def let_go_and_leave() -> None:
-            rig.on_credit = rig.dispatching.room.let_go
-            rig.on_credit()
-            starting.cancel()
-
-        rig.on_credit = let_go_and_leave
+        leaves_in_its_turn(rig, starting)
         await grant(rig, 1)
         assert order(rig) == ["r1"]
         await grant(rig, 2)
@@ -180,12 +185,7 @@ class TestAClientThatLeaves:
         starting = await begun(rig, "r")
         for name, tenant_id in (("r1", "acme"), ("other 1", "other")):
             await begun(rig, name, tenant_id)
-
-        def leave_and_let_go() -> None:
-            starting.cancel()
-            rig.dispatching.room.let_go()
-
-        rig.on_credit = leave_and_let_go
+        leaves_before_its_turn(rig, starting)
         await grant(rig, 1)
         assert order(rig) == ["r1"]
 

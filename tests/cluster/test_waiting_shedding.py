@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cluster.waiting.brownout import Brownout
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.deadline_watch import DeadlineWatch
-from cluster.waiting.expiry_heap import ExpiryHeap
 from cluster.waiting.interactive_line import InteractiveLine
 from cluster.waiting.promises import (
     EARLY_S,
@@ -147,28 +146,6 @@ class TestPromises:
         for number in range(MAX_PROMISES + 1):
             promises.make(an_arrival(str(number)), place_s=1.0, due_s=1.0)
         assert len(promises) == MAX_PROMISES
-
-
-class TestExpiryHeap:
-    @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.floats(0, 50) | st.none() | st.just("take"))))
-    def test_gives_each_name_once_when_it_is_due_as_it_was_last_added(
-        self, deeds: list[tuple[str, float | str | None]]
-    ) -> None:
-        heap, model, now = ExpiryHeap(), dict[str, float](), 0.0
-        for name, deed in deeds:
-            if isinstance(deed, float):
-                heap.add(name, now + deed)
-                model[name] = now + deed
-            elif deed is None:
-                heap.discard(name)
-                model.pop(name, None)
-            else:
-                now += 5
-                due = sorted((at, one) for one, at in model.items() if at <= now)
-                assert heap.take_due(now) == [one for _, one in due]
-                model = {one: at for one, at in model.items() if at > now}
-            assert len(heap) == len(model)
-            assert heap.next_s() == min(model.values(), default=None)
 
 
 class TestDeadlineWatch:

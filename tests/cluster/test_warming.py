@@ -17,6 +17,7 @@ from cluster.generation import WARMING
 from cluster.hot_prefixes import HotPrefixes
 from cluster.index.prefix_index import indexed
 from cluster.link import LEAVING, Abort, Hello, LinkDown, LinkMessage, SubmitReply, TokenLink
+from cluster.link_events import LinkEvents
 from cluster.links import Links
 from cluster.prompt_chains import PromptChains
 from cluster.token_inbox import TokenInbox
@@ -52,11 +53,13 @@ class WarmedRig:
         self.links = Links(
             connect or self.replica,
             lambda: 0.0,
-            self._discard,
-            on_timing=self.timings.append,
-            on_lost=self._lose,
-            on_credit=lambda: self.on_credit(),
-            on_hello=lambda hello: self.warming.greet(hello),
+            LinkEvents(
+                on_discarded=self._discard,
+                on_timing=self.timings.append,
+                on_lost=self._lose,
+                on_credit=lambda: self.on_credit(),
+                on_hello=lambda hello: self.warming.greet(hello),
+            ),
         )
         self.warming = Warming(self.links, self.hot, 8, lambda: 0.0, self, limit_s)
 

@@ -27,7 +27,7 @@ from tenants.ledger.grant import Granted, Refused
 from tenants.ledger.ledger import LEASE_S
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.ledger.windows import to_us
-from tenants.offline.redis_fleet import RedisFleet
+from tenants.offline.redis_membership import RedisMembership
 from tenants.offline.reopening import all_reopened
 from tenants.offline.standby import Means, Standby
 from tenants.redis_client import connect
@@ -77,13 +77,13 @@ class TroubledGateway:
             Spool.open(self._spools, gateway_id, self.clock), self.ledger, self.clock, sleep=self._nap
         )
         ids = count(1)
-        self._fleet = RedisFleet(self._client, self.clock)
+        self._membership = RedisMembership(self._client, self.clock)
         self._leases = Leases(self.ledger)
         self.standby = Standby(
             Means(
                 gateway_id=gateway_id,
                 ledger=self.ledger,
-                fleet=self._fleet,
+                membership=self._membership,
                 settle=self.settler.settle,
                 reopen=lambda: self._books.reopen(),
                 reseed=self._reseed,
@@ -259,7 +259,7 @@ class TroubledGateway:
             self.settler.note_outage()
 
     async def _reseed(self) -> None:
-        await all_reopened(self._fleet, self.standby.num_gateways, self._nap)
+        await all_reopened(self._membership, self.standby.num_gateways, self._nap)
         await rebuild(self._spools, self.ledger, self.clock())
         await self._client.set(EPOCH_KEY, "2")
 

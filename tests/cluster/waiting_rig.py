@@ -14,7 +14,7 @@ from cluster.waiting.arrival import Arrival
 from cluster.waiting.config import WaitingConfig
 from cluster.waiting.fleet import Fleet
 from cluster.waiting.gateway_queue import GatewayQueue
-from cluster.waiting.shedding import Refused
+from cluster.waiting.shedding import Rejection
 from cluster.waiting.wait_estimate import WaitEstimator
 from engine.request import RequestOutput
 from engine.scheduler import Scheduler
@@ -177,7 +177,7 @@ class WaitingRig:
             self.seen.refused.append((visit, outcome.refused.retry_after_s))
             self._come_back(visit, outcome.refused)
 
-    def _come_back(self, visit: Visit, told: Refused) -> None:
+    def _come_back(self, visit: Visit, told: Rejection) -> None:
         if self._comes_back and told.retry_after_s is not None:
             at = self.now + told.retry_after_s
             self.come([visit._replace(at=at, tries=visit.tries + 1)])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from loadtest.arrivals import poisson_arrivals
-from loadtest.client import Ask, LoadClient, open_http
+from loadtest.client import LoadClient, LoadRequest, open_http
 from loadtest.closed_loop import ClosedLoop
 from loadtest.loop import LoadLoop
 from loadtest.open_loop import OpenLoop
@@ -78,7 +78,7 @@ class Crowd:
                 http.headers["x-headrace-class"] = load.service_class
                 http.event_hooks = {"response": [self._look_at]}
                 client = LoadClient(
-                    http, Ask("tape", "completions", tenant=tenant_id), time.monotonic, GIVES_UP_S
+                    http, LoadRequest("tape", "completions", tenant=tenant_id), time.monotonic, GIVES_UP_S
                 )
                 loops[tenant_id] = self._loop(client, load, duration_s)
             runs = await asyncio.gather(*(loop.run() for loop in loops.values()))

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from loadtest.answer import Answer
+from loadtest.answer import AnswerReader
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
 
 
-def read(*events: object, expected_tokens: int | None = 2) -> Answer:
+def read(*events: object, expected_tokens: int | None = 2) -> AnswerReader:
     """Each event arrives one second after the one before, the first at 0."""
-    answer = Answer(expected_tokens)
+    answer = AnswerReader(expected_tokens)
     for now, value in enumerate(events):
         answer.on_event(value if isinstance(value, bytes) else json.dumps(value).encode(), float(now))
     return answer
@@ -41,7 +41,7 @@ def test_a_whole_chat_counts_only_pieces_with_text() -> None:
 
 @pytest.mark.parametrize("choice", [{"text": "ab"}, {"message": {"content": "ab"}}])
 def test_an_answer_at_once_has_no_arrivals(choice: dict) -> None:
-    answer = Answer(2)
+    answer = AnswerReader(2)
     answer.on_body(json.dumps({"choices": [choice | {"finish_reason": "length"}], "usage": USAGE}).encode())
     assert (answer.status, answer.token_times, answer.output_tokens) == ("ok", [], 2)
 

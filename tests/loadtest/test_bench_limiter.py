@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from cluster.redis_server import RedisServer
 from loadtest.bench_command import bench
 from loadtest.bench_limiter import LimiterLoad
-from loadtest.limiter_worker import Part, an_ask, coalesced
+from loadtest.limiter_worker import WorkerTimes, an_ask, coalesced
 from tenants.ledger.grant import Granted
 from tenants.ledger.redis_ledger import RedisLedger
 from tenants.store import StoreUnavailable
@@ -64,7 +64,7 @@ def test_it_decides_and_the_last_line_is_json(patient: None) -> None:
 def test_a_bound_that_is_missed_exits_1_and_is_named(
     patient: None, monkeypatch: pytest.MonkeyPatch, bound: str, value: float, said: str
 ) -> None:
-    part = Part(began=0.0, ended=0.1, times_ms=[1.0] * 100, wrong=0)
+    part = WorkerTimes(began=0.0, ended=0.1, times_ms=[1.0] * 100, wrong=0)
     monkeypatch.setattr("loadtest.bench_limiter.decide_part", _Parts(part))
     monkeypatch.setattr("loadtest.bench_limiter.ProcessPoolExecutor", _NoPool)
     monkeypatch.setattr(f"loadtest.bench_limiter.{bound}", value)
@@ -76,7 +76,7 @@ def test_a_bound_that_is_missed_exits_1_and_is_named(
 
 
 def test_a_wrong_decision_exits_1(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = Part(began=0.0, ended=0.1, times_ms=[1.0] * 100, wrong=1)
+    part = WorkerTimes(began=0.0, ended=0.1, times_ms=[1.0] * 100, wrong=1)
     monkeypatch.setattr("loadtest.bench_limiter.decide_part", _Parts(part))
     monkeypatch.setattr("loadtest.bench_limiter.ProcessPoolExecutor", _NoPool)
     result = call(*SMALL, "--json")
@@ -85,7 +85,7 @@ def test_a_wrong_decision_exits_1(patient: None, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_redis_that_cannot_be_asked_exits_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Part:
+    def refuse(*_: object) -> WorkerTimes:
         raise StoreUnavailable("Redis cannot be reached")
 
     monkeypatch.setattr("loadtest.bench_limiter.decide_part", refuse)
@@ -98,10 +98,10 @@ def test_a_redis_that_cannot_be_asked_exits_2(monkeypatch: pytest.MonkeyPatch) -
 class _Parts:
     """Stands for `decide_part`; some script is run all the same, so that Redis has counted one."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: WorkerTimes) -> None:
         self._part = part
 
-    def __call__(self, url: str, *_: object) -> Part:
+    def __call__(self, url: str, *_: object) -> WorkerTimes:
         async def count() -> None:
             async with Redis.from_url(url, protocol=2) as client:
                 await RedisLedger(client, timeout_s=30.0).standing("t", "m", ())

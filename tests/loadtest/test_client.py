@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from loadtest.client import Ask, CannotRun, LoadClient, list_models, open_http
+from loadtest.client import LoadClient, LoadRequest, NothingToLoad, list_models, open_http
 from loadtest.record import RequestRecord
 from loadtest.workload import Prompt
 from tests.builders_tenants import FakeClock
 from tests.loadtest.fake_api import FakeApi, Reply, fake_api, streamed
 
-ASK = Ask(model="tiny", endpoint="completions", tenant="demo")
+ASK = LoadRequest(model="tiny", endpoint="completions", tenant="demo")
 KEY = "hr-secret"
 
 
@@ -24,7 +24,7 @@ class TickingClock(FakeClock):
 
 
 async def send(
-    url: str, ask: Ask = ASK, prompt: list[int] | str = "x", timeout_s: float = 30.0
+    url: str, ask: LoadRequest = ASK, prompt: list[int] | str = "x", timeout_s: float = 30.0
 ) -> RequestRecord:
     async with open_http(url, KEY, concurrency=1) as http:
         client = LoadClient(http, ask, TickingClock(now=100.0), timeout_s)
@@ -164,7 +164,7 @@ async def test_the_servers_models_are_asked_for_with_the_key() -> None:
 async def test_a_server_that_cannot_be_loaded_is_one_line(reply: Reply, message: str) -> None:
     with (
         fake_api(lambda body: reply, models=reply) as api,
-        pytest.raises(CannotRun, match=rf"^127\.0\.0\.1:\d+ {message}") as caught,
+        pytest.raises(NothingToLoad, match=rf"^127\.0\.0\.1:\d+ {message}") as caught,
     ):
         await models_at(api.url)
     assert KEY not in str(caught.value)
@@ -173,5 +173,5 @@ async def test_a_server_that_cannot_be_loaded_is_one_line(reply: Reply, message:
 async def test_no_server_is_one_line() -> None:
     with answering(Reply(())) as api:
         url = api.url
-    with pytest.raises(CannotRun, match=r"nothing answers at 127\.0\.0\.1:\d+ \(ConnectError\)"):
+    with pytest.raises(NothingToLoad, match=r"nothing answers at 127\.0\.0\.1:\d+ \(ConnectError\)"):
         await models_at(url)

@@ -8,14 +8,14 @@ import socket
 import pytest
 
 from loadtest.gateway_bench import answers, load
-from loadtest.gateway_bench.answers import TEXT, Ask, BrokenAnswer, check
+from loadtest.gateway_bench.answers import TEXT, BenchRequest, BrokenAnswer, check
 from loadtest.gateway_bench.bounds import AT_LEAST, missed_bounds
 from loadtest.gateway_bench.load import run_load
 from loadtest.gateway_bench.received import Received
 from loadtest.gateway_bench.scripted import last_events, read_request, token_event, tokens_of
 from tests.loadtest.fake_api import FakeApi, Reply, event, fake_api, streamed
 
-ASK = Ask(key="k", model="scripted", max_tokens=4)
+ASK = BenchRequest(key="k", model="scripted", max_tokens=4)
 
 
 def port_of(api: FakeApi) -> int:
@@ -29,7 +29,7 @@ def arrived(*parts: bytes, status: int = 200) -> Received:
     )
 
 
-def scripted_parts(ask: Ask) -> list[bytes]:
+def scripted_parts(ask: BenchRequest) -> list[bytes]:
     request = read_request(ask.to_bytes().partition(b"\r\n\r\n")[2])
     return [*(token_event(text) for text in tokens_of(request)), last_events(request)]
 
@@ -78,7 +78,7 @@ def test_a_token_that_came_twice_is_found() -> None:
 
 def test_another_number_of_tokens_than_asked_is_found() -> None:
     with pytest.raises(BrokenAnswer, match="wrong length"):
-        check(Ask("k", "scripted", 5), arrived(*scripted_parts(ASK)))
+        check(BenchRequest("k", "scripted", 5), arrived(*scripted_parts(ASK)))
 
 
 def test_a_refusal_is_told_with_its_reason() -> None:
@@ -88,7 +88,7 @@ def test_a_refusal_is_told_with_its_reason() -> None:
 
 
 def test_an_answer_that_is_not_streamed_is_checked_too() -> None:
-    ask = Ask("k", "scripted", 4, is_streamed=False)
+    ask = BenchRequest("k", "scripted", 4, is_streamed=False)
     usage = {"prompt_tokens": 16, "completion_tokens": 4}
     body = {"choices": [{"text": TEXT[:4], "finish_reason": "length"}], "usage": usage}
     assert check(ask, arrived(json.dumps(body).encode())).num_tokens == 4
@@ -107,7 +107,7 @@ def test_the_tape_file_holds_the_text_that_is_expected() -> None:
 
 def test_each_stream_asks_so_often_after_one_warm_up_that_is_not_counted() -> None:
     with fake_api(lambda body: streamed(list(TEXT[: body["max_tokens"]]))) as api:
-        outcome = run_load(port_of(api), Ask("k", "m", 20), streams=3, answers_each=2)
+        outcome = run_load(port_of(api), BenchRequest("k", "m", 20), streams=3, answers_each=2)
     assert [answer.num_tokens for answer in outcome.answers] == [20] * 6
     assert sorted(body["max_tokens"] for body in api.bodies) == [16] * 3 + [20] * 6
     assert outcome.tokens_per_s == outcome.events_per_s == pytest.approx(120 / outcome.elapsed_s)
@@ -122,7 +122,7 @@ def test_a_broken_answer_ends_the_run_and_is_not_counted() -> None:
         return whole if body["max_tokens"] == 16 else whole._replace(pieces=whole.pieces[1:])
 
     with fake_api(answer) as api, pytest.raises(BrokenAnswer, match="not the tape's text"):
-        run_load(port_of(api), Ask("k", "m", 20), streams=1, answers_each=1)
+        run_load(port_of(api), BenchRequest("k", "m", 20), streams=1, answers_each=1)
 
 
 def test_a_connection_cut_in_an_answer_is_told() -> None:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from loadtest.gateway_bench import server
-from loadtest.gateway_bench.answers import Ask
+from loadtest.gateway_bench.answers import BenchRequest
 from loadtest.gateway_bench.engine_latency import engine_latency
 from loadtest.gateway_bench.load import run_load
 from loadtest.gateway_bench.scripted import MODEL
@@ -40,7 +40,7 @@ def children() -> list[psutil.Process]:
 def test_uvicorn_alone_answers_in_full_and_leaves_nothing(temp_dir: Path) -> None:
     with server.plain_server() as plain:
         (process,) = children()
-        outcome = run_load(plain.port, Ask(plain.key, MODEL, 32), streams=4, answers_each=2)
+        outcome = run_load(plain.port, BenchRequest(plain.key, MODEL, 32), streams=4, answers_each=2)
     assert [(answer.num_tokens, answer.num_events) for answer in outcome.answers] == [(32, 32)] * 8
     assert not process.is_running()
     assert list(temp_dir.iterdir()) == []

@@ -104,13 +104,13 @@ def test_a_bad_option_exits_2_and_is_named(arguments: tuple[str, str]) -> None:
 def test_added_latency_is_what_http_takes_more_than_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two requests: TTFT 7 and 9 ms through HTTP, 5 and 6 ms in the engine; gaps 6 ms against 5."""
     from loadtest.gateway_bench.answers import CheckedAnswer
-    from loadtest.gateway_bench.load import Outcome
+    from loadtest.gateway_bench.load import LoadResult
 
     engine = {"ttft_p50_ms": 5.0, "ttft_p99_ms": 6.0, "itl_p50_ms": 5.0, "itl_p99_ms": 5.0}
     monkeypatch.setattr(gateway_bench, "engine_latency", lambda step_ms, **sizes: engine)
     answers = [CheckedAnswer(2, 2, ttft_s, (0.006,)) for ttft_s in (0.007, 0.009)]
     bench = GatewayBench(gateway_bench.GatewayLoad(), tell=lambda line: None)
-    assert bench._added(Outcome(answers, elapsed_s=1.0, client_cpu_s=0.1)) == {
+    assert bench._added(LoadResult(answers, elapsed_s=1.0, client_cpu_s=0.1)) == {
         "added_p50_ms": 2.0,
         "added_p99_ms": 3.0,
         "added_itl_p50_ms": 1.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.request import RequestOutput, Timing, TokenLogprobs
-from loadtest.pressure.answer import Answer, Reader
+from loadtest.pressure.answer import Reader, SiblingAnswer
 
 
 def an_output(first: int, text: str = "", **fields: Any) -> RequestOutput:
@@ -22,7 +22,7 @@ def test_tokens_text_logprobs_and_finish_are_kept() -> None:
     reader.take(an_output(0, "ab", logprobs=logprobs))
     timing = Timing(queued_s=0, prefill_s=0, decode_s=0, preempted_s=0, num_preemptions=2)
     reader.take(an_output(2, "c", finish_reason="length", timing=timing))
-    assert reader.answer() == Answer(tuple(b"abc"), logprobs, "abc", "length")
+    assert reader.answer() == SiblingAnswer(tuple(b"abc"), logprobs, "abc", "length")
     assert (reader.is_over, reader.has_ended, reader.num_preemptions, reader.faults) == (True, True, 2, [])
 
 
@@ -32,7 +32,7 @@ def test_a_stop_string_ends_the_answer_and_what_follows_is_not_of_it() -> None:
         reader.take(an_output(place, letter))
     assert (reader.is_over, reader.has_ended) == (True, False)
     reader.take(an_output(3, finish_reason="abort"))
-    assert reader.answer() == Answer(tuple(b"abc"), (), "a", "stop")
+    assert reader.answer() == SiblingAnswer(tuple(b"abc"), (), "a", "stop")
     assert reader.has_ended
     assert reader.faults == []
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from engine.request import SamplingParams, TokenLogprobs
-from loadtest.pressure.answer import Answer
+from loadtest.pressure.answer import SiblingAnswer
 from loadtest.pressure.verdict import TOLERANCE, Tolerance, compare, contradictions
 
 GREEDY = SamplingParams(max_tokens=3, temperature=0.0)
@@ -21,10 +21,10 @@ def told(*gaps: float) -> tuple[TokenLogprobs, ...]:
     return tuple(TokenLogprobs(-1.0, ((5, -1.0), (6, -1.0 - gap))) for gap in gaps)
 
 
-SOLO = Answer((5, 5, 5), told(1.0, 0.0005, 1.0), "abc", "length")
+SOLO = SiblingAnswer((5, 5, 5), told(1.0, 0.0005, 1.0), "abc", "length")
 
 
-def an_answer(*token_ids: int, **fields: Any) -> Answer:
+def an_answer(*token_ids: int, **fields: Any) -> SiblingAnswer:
     return replace(SOLO, **{"token_ids": token_ids, **fields})
 
 
@@ -42,7 +42,7 @@ def test_equal_tokens_with_another_text_or_finish_differ(
 
 
 def test_an_aborted_answer_is_held_to_the_tokens_that_it_got() -> None:
-    cut = Answer((5,), told(1.0), "a", "length")
+    cut = SiblingAnswer((5,), told(1.0), "a", "length")
     assert compare(replace(cut, finish="abort"), cut, GREEDY, None) == "same"
     assert compare(an_answer(6, finish="abort", text="a"), cut, GREEDY, None) == "differing"
 
@@ -100,7 +100,7 @@ def test_some_may_go_their_own_way_in_float32_and_all_in_bfloat16(dtype: str, mo
 
 
 def faults(
-    answer: Answer, sampling: SamplingParams = GREEDY, stop: tuple[str, ...] = (), whole: str = "abc"
+    answer: SiblingAnswer, sampling: SamplingParams = GREEDY, stop: tuple[str, ...] = (), whole: str = "abc"
 ) -> list[str]:
     return contradictions(answer, sampling, [EOS], stop, whole)
 
@@ -125,7 +125,7 @@ def faults(
     ],
 )
 def test_an_answer_that_agrees_with_what_was_asked(
-    answer: Answer, sampling: SamplingParams, stop: tuple[str, ...]
+    answer: SiblingAnswer, sampling: SamplingParams, stop: tuple[str, ...]
 ) -> None:
     assert faults(answer, sampling, stop) == []
 
@@ -141,7 +141,7 @@ def test_an_answer_that_agrees_with_what_was_asked(
         (an_answer(5, finish="abort", logprobs=told(1.0, 1.0)), "2 logprobs for 1 tokens"),
     ],
 )
-def test_an_answer_that_contradicts_what_was_asked(answer: Answer, found: str) -> None:
+def test_an_answer_that_contradicts_what_was_asked(answer: SiblingAnswer, found: str) -> None:
     assert found in faults(answer)
 
 

@@ -13,9 +13,9 @@ from headrace import main
 from loadtest import scenario_command
 from loadtest.fleet.curve import Curve
 from loadtest.scenarios.catalogue import NAMES
-from loadtest.scenarios.scenario import Bound, Outcome, Scenario
+from loadtest.scenarios.scenario import Bound, Scenario, ScenarioResult
 
-OUTCOME = Outcome(
+OUTCOME = ScenarioResult(
     {"p99_ms": 12.5, "slo": "ttft_ms=1"}, {"503 overloaded": 3}, {"good": Curve([0, 1], [2, 3])}
 )
 SCENARIO = Scenario(

@@ -6,10 +6,10 @@ import pytest
 
 from loadtest.scenarios.catalogue import find
 from loadtest.scenarios.launch import QUIET_S
-from loadtest.scenarios.scenario import Outcome
+from loadtest.scenarios.scenario import ScenarioResult
 
 
-def run(name: str) -> Outcome:
+def run(name: str) -> ScenarioResult:
     """Checked for its bounds."""
     scenario = find(name)
     outcome = scenario.run(0, lambda now: None)
@@ -17,7 +17,7 @@ def run(name: str) -> Outcome:
     return outcome
 
 
-def baseline(name: str) -> Outcome:
+def baseline(name: str) -> ScenarioResult:
     return find(name).baseline(0, lambda now: None)
 
 

@@ -1,6 +1,6 @@
 """From records to figures: exact values of a run that fits on one screen."""
 
-from loadtest.record import RequestRecord, Run
+from loadtest.record import LoadRun, RequestRecord
 from loadtest.slo import Slo
 from loadtest.summary import summarize
 
@@ -24,9 +24,9 @@ def a_record(**fields: object) -> RequestRecord:
     return RequestRecord(**plain | fields)
 
 
-def a_run(*records: RequestRecord, **fields: object) -> Run:
+def a_run(*records: RequestRecord, **fields: object) -> LoadRun:
     plain = {"records": records, "started_at": 10.0, "ended_at": 20.0, "concurrency": 2}
-    return Run(**plain | fields)
+    return LoadRun(**plain | fields)
 
 
 def failed(status: str, **fields: object) -> RequestRecord:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenants.auth_cache import AuthCache, Seen
+from tenants.auth_cache import AuthCache, CachedAccount
 from tests.builders_tenants import a_key, a_tenant, an_account
 
-FOUND = Seen(an_account(), at=0.0)
-UNKNOWN = Seen(None, at=0.0)
+FOUND = CachedAccount(an_account(), at=0.0)
+UNKNOWN = CachedAccount(None, at=0.0)
 
 
 def test_what_was_put_is_there_until_replaced() -> None:
@@ -41,7 +41,7 @@ def test_a_flood_of_unknown_keys_evicts_no_found_one() -> None:
 def test_dropping_takes_the_matching_found_keys() -> None:
     cache = AuthCache(max_entries=4)
     cache.put("a", FOUND)
-    cache.put("b", Seen(an_account(a_key(2), a_tenant("other")), at=0.0))
+    cache.put("b", CachedAccount(an_account(a_key(2), a_tenant("other")), at=0.0))
     cache.put("c", UNKNOWN)
     cache.drop(lambda account: account.tenant.tenant_id == "other")
     assert [cache.get(name) for name in "abc"] == [FOUND, None, UNKNOWN]
@@ -64,7 +64,7 @@ def test_a_cache_of_nothing_is_refused() -> None:
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from([FOUND, UNKNOWN]))),
 )
 def test_it_never_grows_beyond_its_bound_and_always_knows_the_last(
-    max_entries: int, puts: list[tuple[str, Seen]]
+    max_entries: int, puts: list[tuple[str, CachedAccount]]
 ) -> None:
     cache = AuthCache(max_entries)
     for name, seen in puts:

@@ -15,7 +15,7 @@ from tenants.ledger.reservation import Held
 from tenants.ledger.settlement import Settlement
 from tenants.ledger.state import Spend
 from tenants.ledger.windows import to_us
-from tenants.offline.fleet import Beat, MemoryFleet
+from tenants.offline.membership import Beat, MemoryMembership
 from tenants.offline.standby import Means, Standby
 from tenants.store import StoreUnavailable, Trouble
 from tenants.terms import Limits, Terms
@@ -38,14 +38,14 @@ class Rig:
         self.trouble: Trouble | None = None
         self.ledger = ForgetfulLedger(lambda: to_us(self.clock.now))
         self.running: list[Held] = []
-        self.fleet = MemoryFleet(self.clock)
+        self.membership = MemoryMembership(self.clock)
         self.told: list[Trouble | None] = []
         self.num_reseeds = 0
         ids = count(1)
         means = Means(
             gateway_id="g1",
             ledger=self.ledger,
-            fleet=self,
+            membership=self,
             settle=self.settle,
             reopen=self.reopen,
             reseed=self.reseed,
@@ -58,16 +58,16 @@ class Rig:
     async def beat(self, gateway_id: str) -> Beat:
         if self.trouble is not None:
             raise StoreUnavailable("away", self.trouble)
-        return await self.fleet.beat(gateway_id)
+        return await self.membership.beat(gateway_id)
 
     async def reopened(self, gateway_id: str) -> None:
-        await self.fleet.reopened(gateway_id)
+        await self.membership.reopened(gateway_id)
 
     async def num_missing(self, num_gateways: int) -> int:
-        return await self.fleet.num_missing(num_gateways)
+        return await self.membership.num_missing(num_gateways)
 
     async def leave(self, gateway_id: str) -> None:
-        await self.fleet.leave(gateway_id)
+        await self.membership.leave(gateway_id)
 
     async def settle(self, settlement: Settlement) -> None:
         await self.ledger.settle([settlement])
@@ -81,7 +81,7 @@ class Rig:
     def forget(self) -> None:
         """The record comes back empty."""
         self.ledger.forget()
-        self.fleet.is_emptied()
+        self.membership.is_emptied()
 
     async def pass_s(self, seconds: float) -> None:
         for _ in range(round(seconds / PROBE_EVERY_S)):
@@ -135,10 +135,10 @@ async def test_a_failed_request_opens_the_breaker_before_the_next_beat(rig: Rig)
 
 
 async def test_an_emptied_record_is_written_anew(rig: Rig) -> None:
-    rig.fleet.is_emptied()
+    rig.membership.is_emptied()
     await rig.pass_s(3 * PROBE_EVERY_S)
     assert (rig.standby.health.trouble, rig.num_reseeds > 0) == ("empty", True)
-    rig.fleet.epoch = "second"
+    rig.membership.epoch = "second"
     await rig.pass_s(PROBE_EVERY_S)
     assert rig.told == ["empty", None]
     await rig.standby.close()
@@ -159,7 +159,7 @@ async def test_a_purse_that_a_record_has_forgotten_is_given_back_to_it_once(rig:
     await rig.serve_for(2 * RENEW_EVERY_S, SERVE)
     rig.forget()
     await rig.pass_s(PROBE_EVERY_S)
-    rig.fleet.epoch = "second"
+    rig.membership.epoch = "second"
     await rig.pass_s(3 * RENEW_EVERY_S)
     assert rig.standby.amount_held == 0
     assert (await rig.ledger.spends("acme", None)).day == Spend()
@@ -178,7 +178,7 @@ async def test_purses_are_neither_taken_nor_renewed_while_the_record_is_away(rig
 
 
 async def test_the_shares_are_by_the_gateways_that_live(rig: Rig) -> None:
-    await rig.fleet.beat("g2")
+    await rig.membership.beat("g2")
     await rig.pass_s(PROBE_EVERY_S)
     assert rig.standby.num_gateways == 2
 
@@ -187,5 +187,5 @@ async def test_an_orderly_end_gives_all_back_and_leaves_the_fleet(rig: Rig) -> N
     await rig.serve_for(2 * RENEW_EVERY_S, SERVE)
     await rig.standby.close()
     assert rig.standby.amount_held == 0
-    assert await rig.fleet.beat("g2") == Beat(1, "first")
+    assert await rig.membership.beat("g2") == Beat(1, "first")
     assert await rig.ledger.reap() == []

@@ -12,11 +12,11 @@ from tenants.outcomes.outcome import (
     LEASE_S,
     Begun,
     Finished,
+    InProgress,
     Kept,
     NoRoom,
     OutcomeStore,
     Reused,
-    Running,
     TooLarge,
 )
 from tests.tenants.outcome_stores import MemoryStore, RedisStore, Store, a_mark
@@ -39,14 +39,14 @@ async def test_who_asks_first_owns_it_and_others_hear_for_how_long_it_runs(store
     assert await store.outcomes.begin(MARK, "a") == Begun()
     await store.pass_time(4)
     found = await store.outcomes.begin(MARK, "b")
-    assert isinstance(found, Running)
+    assert isinstance(found, InProgress)
     assert 4 <= found.running_s < 4 + LEASE_S
 
 
 async def test_of_many_at_once_one_owns_it(outcomes: OutcomeStore) -> None:
     found = await asyncio.gather(*(outcomes.begin(MARK, f"owner {number}") for number in range(30)))
     assert sum(isinstance(one, Begun) for one in found) == 1
-    assert sum(isinstance(one, Running) for one in found) == 29
+    assert sum(isinstance(one, InProgress) for one in found) == 29
 
 
 async def test_afterwards_everybody_gets_the_outcome(outcomes: OutcomeStore) -> None:
@@ -158,7 +158,7 @@ async def test_an_owner_that_renews_keeps_it(store: Store) -> None:
         await store.pass_time(LEASE_S / 2)
         assert await store.outcomes.renew(MARK, "a")
     found = await store.outcomes.begin(MARK, "b")
-    assert isinstance(found, Running)
+    assert isinstance(found, InProgress)
     assert found.running_s >= 1.5 * LEASE_S
 
 

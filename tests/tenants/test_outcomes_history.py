@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from tenants.outcomes.outcome import Begun, Finished, Found, Mark, Reused, Running, TooLarge
+from tenants.outcomes.outcome import Begun, Finished, Found, InProgress, Mark, Reused, TooLarge
 from tests.tenants.outcome_stores import MemoryStore, RedisStore, Store, a_mark
 
 LEASE_S = 1000.0
@@ -75,7 +75,7 @@ class Model:
             return Reused()
         if last.kind == "finish":
             return Finished(last.owner.encode())
-        return TooLarge() if last.kind == "too large" else Running(self.now - self._first(last.owner).at)
+        return TooLarge() if last.kind == "too large" else InProgress(self.now - self._first(last.owner).at)
 
     def do(self, change: Change, mark: Mark, owner: str) -> bool:
         last = self._last(mark)
@@ -135,7 +135,7 @@ async def test_both_stores_and_the_model_tell_the_same(redis: Redis, history: li
 
 def in_steps(found: Found) -> Found:
     """Without the moments that pass while a test runs."""
-    return Running(found.running_s // STEP_S * STEP_S) if isinstance(found, Running) else found
+    return InProgress(found.running_s // STEP_S * STEP_S) if isinstance(found, InProgress) else found
 
 
 async def do(store: Store, change: Change, mark: Mark, owner: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
 
-from tenants.outcomes.outcome import KEEP_S, LEASE_S, Begun, Finished, Kept, Running
+from tenants.outcomes.outcome import KEEP_S, LEASE_S, Begun, Finished, InProgress, Kept
 from tenants.outcomes.redis_outcomes import RedisOutcomes, record_key, stored_key
 from tenants.redis_client import connect
 from tenants.store import CorruptRecord, StoreUnavailable
@@ -72,7 +72,7 @@ async def test_counts_that_are_not_ours_are_corrupt_and_nothing_is_changed(
     await redis.hset(stored_key("acme"), hour or str(seconds // 3600), count)
     with pytest.raises(CorruptRecord):
         await outcomes.finish(MARK, "a", b"sealed")
-    assert isinstance(await outcomes.begin(MARK, "b"), Running)
+    assert isinstance(await outcomes.begin(MARK, "b"), InProgress)
 
 
 class TestCounts:

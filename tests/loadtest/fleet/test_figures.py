@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from loadtest.fleet.fairness import jain, max_min_shares, weighted_jain
+from loadtest.fleet.fairness import jain, weighted_jain
 from loadtest.fleet.figures import good_share, honesty, rejected, ttft_curve, ttft_p99_ms
 from loadtest.fleet.pool import Served
 from loadtest.fleet.run import CallRecord, FleetRun
@@ -85,23 +83,6 @@ def test_windows_say_what_was_offered_given_and_possible() -> None:
 def test_a_slow_start_is_no_capacity_yet() -> None:
     run = FleetRun(a_config(ramp_s=10.0), [], [], {"a": Served(0.0, None)}, 20.0, 0)
     assert [row.capacity for row in windows(run, SLO, 100.0)] == pytest.approx([56.25, 100.0])
-
-
-@given(
-    st.dictionaries(st.sampled_from("abcdef"), st.floats(0.1, 100.0), min_size=1),
-    st.floats(0.1, 500.0),
-    st.lists(st.integers(1, 8), min_size=6, max_size=6),
-)
-def test_max_min_shares_fill_everybody_at_one_level_or_to_the_brim(
-    demands: dict[str, float], capacity: float, weights: list[int]
-) -> None:
-    by_name = dict(zip("abcdef", weights, strict=True))
-    shares = max_min_shares(capacity, demands, by_name)
-    assert sum(shares.values()) == pytest.approx(min(capacity, sum(demands.values())))
-    level = max(shares[one] / by_name[one] for one in shares)
-    for one, share in shares.items():
-        assert share <= demands[one] * (1 + 1e-9)
-        assert share == pytest.approx(demands[one]) or share / by_name[one] == pytest.approx(level)
 
 
 def test_jain_s_index_is_one_for_what_is_due_and_less_for_anything_else() -> None:

@@ -15,7 +15,7 @@ from loadtest.fleet.config import FleetConfig
 from loadtest.fleet.figures import hit_rate, rejected
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.run import FleetRun
-from loadtest.fleet.traffic import ClosedLoop, OpenLoop, Stage
+from loadtest.fleet.traffic import ClosedLoopTraffic, OpenLoopTraffic, Stage
 from tenants.terms import Limits
 from tests.loadtest.fleet.small import STEP_S, a_config, prompts_of
 
@@ -23,7 +23,7 @@ from tests.loadtest.fleet.small import STEP_S, a_config, prompts_of
 def run(config: FleetConfig, *stages: tuple[float, float]) -> FleetRun:
     """One tenant's open loop: (requests a second, seconds)."""
     fleet = VirtualFleet(config)
-    fleet.add(OpenLoop(prompts_of(), [Stage(*stage) for stage in stages]))
+    fleet.add(OpenLoopTraffic(prompts_of(), [Stage(*stage) for stage in stages]))
     return fleet.run()
 
 
@@ -63,14 +63,14 @@ def test_who_asks_for_more_than_can_be_done_in_time_is_told_when_to_come_back() 
 def test_a_common_beginning_is_computed_once_by_each_replica_and_then_cached() -> None:
     fleet = VirtualFleet(a_config())
     source = prompts_of(shared_tokens=640, own_tokens=(32, 32))
-    fleet.add(ClosedLoop(lambda number: source.make(number) if number < 40 else None, 2))
+    fleet.add(ClosedLoopTraffic(lambda number: source.make(number) if number < 40 else None, 2))
     assert hit_rate(fleet.run().calls) >= 0.95 * 640 / 672 * 38 / 40
 
 
 async def test_ledger_and_engines_count_the_same_tokens() -> None:
     customer = Customer("counted", limits=Limits(requests_per_min=100_000))
     fleet = VirtualFleet(a_config(num_gateways=2))
-    fleet.add(OpenLoop(prompts_of(customer, shared_tokens=320), [Stage(12.0, 10.0)]))
+    fleet.add(OpenLoopTraffic(prompts_of(customer, shared_tokens=320), [Stage(12.0, 10.0)]))
     records = [call.record for call in fleet.run().calls]
     (row,) = await fleet.ledger.usage("counted", "1970-01-01", "1970-01-01")
     assert row.requests == len(records)
@@ -98,7 +98,7 @@ def test_limits_hold_for_all_gateways_together_and_a_gateway_that_is_cut_lets_it
     admitted = []
     for cut_for_s in (0.0, 20.0):
         fleet = VirtualFleet(a_config(num_gateways=2), max_retries=0)
-        fleet.add(OpenLoop(prompts_of(Customer("limited", limits=limits)), [Stage(8.0, 20.0)]))
+        fleet.add(OpenLoopTraffic(prompts_of(Customer("limited", limits=limits)), [Stage(8.0, 20.0)]))
         fleet.gateways[1].limits.cut(cut_for_s)
         admitted.append(sum(call.record.is_ok for call in fleet.run().calls))
     assert 28 <= admitted[0] <= 30, "20 s and a burst of 10"

@@ -7,7 +7,7 @@ from collections import Counter
 from loadtest.fleet.call import Call, Customer
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.gateway import VirtualGateway
-from loadtest.fleet.traffic import OpenLoop, Stage
+from loadtest.fleet.traffic import OpenLoopTraffic, Stage
 from tests.loadtest.fleet.small import ENGINE, STEP_S, a_config, prompts_of
 
 CAPACITY = 2 * ENGINE.max_num_seqs / (8 * STEP_S)
@@ -20,7 +20,7 @@ def test_at_four_times_the_load_each_foresees_its_waits_from_the_onset_on() -> N
     fleet = VirtualFleet(a_config(num_gateways=2))
     for tenant_id in ("one", "other"):
         stages = [Stage(0.25 * CAPACITY, 5.0), Stage(2 * CAPACITY, 20.0)]
-        fleet.add(OpenLoop(prompts_of(Customer(tenant_id)), stages))
+        fleet.add(OpenLoopTraffic(prompts_of(Customer(tenant_id)), stages))
     records = [call.record for call in fleet.run(until=37.0).calls]
     refused = Counter(record.reason for record in records if record.is_rejected)
     assert refused.total() > 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.autoscaling.demand import Demand
 from cluster.autoscaling.policy import Decision, FleetView
-from loadtest.fleet.scaler import Order, Recorded, Unaware
+from loadtest.fleet.scaler import Recorded, ScalingOrder, Unaware
 
 NOTHING = Demand(0.0, 0.0, 0, {})
 FLEET = FleetView(target=2, num_serving=1, etas_s=[4.0], num_leaving=0, cold_start_s=90.0)
@@ -34,4 +34,4 @@ def test_what_changes_nothing_is_no_order() -> None:
     for now, target in ((1.0, 2), (2.0, 5), (3.0, 2), (4.0, 1)):
         told.target = target
         assert recorded.decide(now, NOTHING, FLEET).target == target
-    assert recorded.orders == [Order(2.0, 2, 5), Order(4.0, 2, 1)]
+    assert recorded.orders == [ScalingOrder(2.0, 2, 5), ScalingOrder(4.0, 2, 1)]

@@ -12,7 +12,7 @@ from loadtest.fleet.call import Customer
 from loadtest.fleet.fleet import VirtualFleet
 from loadtest.fleet.link import VirtualLink
 from loadtest.fleet.run import FleetRun
-from loadtest.fleet.traffic import OpenLoop, Stage
+from loadtest.fleet.traffic import OpenLoopTraffic, Stage
 from tenants.terms import Limits
 from tests.loadtest.fleet.small import a_config, prompts_of
 
@@ -49,7 +49,7 @@ def a_fleet(**fields: int) -> VirtualFleet:
     )
     fleet = VirtualFleet(config)
     prompts = prompts_of(UNLIMITED, shared_tokens=SHARED_TOKENS, own_tokens=(32, 32))
-    fleet.add(OpenLoop(prompts, [Stage(4.0, COMES_S), Stage(0.0, 2.0), Stage(12.0, 3.0)]))
+    fleet.add(OpenLoopTraffic(prompts, [Stage(4.0, COMES_S), Stage(0.0, 2.0), Stage(12.0, 3.0)]))
     return fleet
 
 

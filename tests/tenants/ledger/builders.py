@@ -15,6 +15,17 @@ NOON_US = 1_764_504_000 * 10**6
 """2025-11-30, 12:00 UTC: the last day of a month."""
 PATIENCE_S = 30.0
 """What a call to Redis may take on a machine that is busy with other tests."""
+EACH_TOKEN_ONE = Prices(input=10**6, output=10**6)
+EVERYTHING = Limits(
+    requests_per_min=600,
+    input_tokens_per_min=60_000,
+    output_tokens_per_min=60_000,
+    max_concurrency=10,
+    budget_day=10**6,
+    budget_month=10**7,
+)
+FULL: dict[str, Any] = {"of_tenant": EVERYTHING, "key_limits": EVERYTHING, "prices": EACH_TOKEN_ONE}
+"""Of an ask: every limit that there is."""
 
 
 class Clock:

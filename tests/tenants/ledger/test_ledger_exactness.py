@@ -15,10 +15,9 @@ from tenants.ledger.grant import Granted, Refused
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.memory_ledger import MemoryLedger
 from tenants.ledger.redis_ledger import RedisLedger
-from tenants.terms import Limits, Prices
-from tests.tenants.ledger.builders import PATIENCE_S, Clock, an_ask, settled
+from tenants.terms import Limits
+from tests.tenants.ledger.builders import EACH_TOKEN_ONE, PATIENCE_S, Clock, an_ask, settled
 
-EACH_TOKEN_ONE = Prices(input=10**6, output=10**6)
 AT_ONCE, PAID_FOR = 200, 10
 
 

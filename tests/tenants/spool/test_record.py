@@ -17,7 +17,7 @@ from tenants.ledger.settlement import Settlement
 from tenants.ledger.state import Spend
 from tenants.spool.line import encode, name_of
 from tenants.spool.rebuild import PAUSES_S, rebuild
-from tenants.spool.record import Record
+from tenants.spool.record import SpoolRecord
 from tenants.store import CorruptRecord, StoreUnavailable
 from tests.builders_spool import (
     DAY_S,
@@ -32,7 +32,7 @@ from tests.builders_spool import (
 
 
 def ids(base: Path, *more: Path) -> list[str]:
-    return [one.request_id for one in Record(base, *more).settlements()]
+    return [one.request_id for one in SpoolRecord(base, *more).settlements()]
 
 
 async def test_spools_are_merged_by_day_and_by_when_requests_ended(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_the_gateway_s_own_line_counts_whichever_came_first(tmp_path: Path
         base = tmp_path / str(place)
         await spooled(base, "a", first)
         await spooled(base, "b", second, a_settlement(2))
-        found = list(Record(base).settlements())
+        found = list(SpoolRecord(base).settlements())
         assert [(one.request_id, one.completion_tokens) for one in found] == [("r1", 9), ("r2", 7)]
 
 
@@ -58,7 +58,7 @@ async def test_what_was_reaped_twice_counts_once_and_ids_of_tenants_are_their_ow
     other = a_settlement(1, tenant_id="other")
     await spooled(tmp_path, "g1", reaped)
     await spooled(tmp_path, "g2", reaped, other)
-    found = list(Record(tmp_path).settlements())
+    found = list(SpoolRecord(tmp_path).settlements())
     assert sorted((one.tenant_id, one.outcome) for one in found) == [
         ("acme", "reaped"),
         ("other", "finished"),
@@ -68,7 +68,7 @@ async def test_what_was_reaped_twice_counts_once_and_ids_of_tenants_are_their_ow
 async def test_adjustments_come_among_the_settlements_and_are_none(tmp_path: Path) -> None:
     await spooled(tmp_path, "g1", a_settlement(1, ended_at=NOON + 1), a_settlement(2, ended_at=NOON + 3))
     await spooled(tmp_path, "g2", an_adjustment(1, at=NOON + 2), a_settlement(3, ended_at=NOON + 4))
-    names = [name_of(entry) for entry in Record(tmp_path).entries()]
+    names = [name_of(entry) for entry in SpoolRecord(tmp_path).entries()]
     assert names == ["request r1", "adjustment a1", "request r2", "request r3"]
     assert ids(tmp_path) == ["r1", "r2", "r3"]
 
@@ -78,7 +78,7 @@ async def test_damage_is_told_once_and_a_torn_tail_never(tmp_path: Path) -> None
     segment = folder / "2026-11-30.jsonl"
     segment.write_bytes(segment.read_bytes().replace(b'"r1"', b'"rx"') + b'{"crc32":"')
     told: list[str] = []
-    found = [one.request_id for one in Record(tmp_path, on_corrupt=told.append).settlements()]
+    found = [one.request_id for one in SpoolRecord(tmp_path, on_corrupt=told.append).settlements()]
     assert found == ["r0", "r2", "r9"]
     assert len(told) == 1
 
@@ -89,7 +89,7 @@ async def test_an_earlier_day_that_ends_in_half_a_line_is_damaged(tmp_path: Path
     segment.with_stem("2026-12-01").write_bytes(encode(a_settlement(3)))
     segment.write_bytes(segment.read_bytes()[:-9])
     told: list[str] = []
-    found = [one.request_id for one in Record(tmp_path, on_corrupt=told.append).settlements()]
+    found = [one.request_id for one in SpoolRecord(tmp_path, on_corrupt=told.append).settlements()]
     assert found == ["r1", "r3"]
     assert len(told) == 1
 
@@ -107,7 +107,7 @@ async def test_memory_does_not_grow_with_the_record(tmp_path: Path) -> None:
     for count in (500, 4_000):
         (folder / "2026-11-30.jsonl").write_bytes(b"".join(encode(a_settlement(one)) for one in range(count)))
         tracemalloc.start()
-        assert sum(1 for _ in Record(tmp_path).settlements()) == count
+        assert sum(1 for _ in SpoolRecord(tmp_path).settlements()) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
@@ -138,7 +138,7 @@ async def test_however_lines_are_spread_each_request_counts_once(
         folder = base / f"g{number}"
         folder.mkdir()
         (folder / "2026-11-30.jsonl").write_bytes(b"".join(map(encode, kept)))
-    found = list(Record(base).settlements())
+    found = list(SpoolRecord(base).settlements())
     everybody = {one.request_id for settlements in written for one in settlements}
     assert sorted(one.request_id for one in found) == sorted(everybody)
     assert {one.request_id for one in found if one.outcome != "reaped"} == own

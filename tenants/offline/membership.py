@@ -19,7 +19,7 @@ class Beat(NamedTuple):
     """Names this life of the record; None: it came back empty, and is not whole."""
 
 
-class Fleet(Protocol):
+class Membership(Protocol):
     """Owns which gateways live."""
 
     async def beat(self, gateway_id: str) -> Beat:
@@ -40,7 +40,7 @@ class Fleet(Protocol):
         """It is gone. Raises `StoreUnavailable`."""
 
 
-class MemoryFleet:
+class MemoryMembership:
     """`clock` tells seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -18,7 +18,7 @@ _inference = require("inference")
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class RequestContext:
     """`arrived` and `deadline` are on `services.clock`, in seconds. The id is the server's own."""
 
     services: Services
@@ -64,13 +64,13 @@ def model_not_found(model: str) -> ApiError:
     return ApiError(404, "model_not_found", f"The model {model[:256]!r} does not exist.", param="model")
 
 
-async def arrive(http: Request, account: Account = Depends(_inference)) -> Arrival:
+async def request_context(http: Request, account: Account = Depends(_inference)) -> RequestContext:
     """The dependency of every route that generates. Raises `ApiError` for a bad header, or no key."""
     services: Services = http.app.state.services
     arrived = services.clock()
     check_content_type(http.headers.get("content-type"), http.headers.get("content-encoding"))
     timeout_s = request_timeout_s(http.headers.get("x-request-timeout"))
-    return Arrival(
+    return RequestContext(
         services,
         account,
         http.state.request_id,

@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tenants.bounded import bounded
-from tenants.offline.fleet import GATEWAY_TTL_S, REOPENED_TTL_S, Beat
+from tenants.offline.membership import GATEWAY_TTL_S, REOPENED_TTL_S, Beat
 from tenants.redis_client import CALL_TIMEOUT_S
-from tenants.redis_script import Call, Script, Scripts
+from tenants.redis_script import Script, ScriptCall, Scripts
 from tenants.redis_trouble import unavailable
 from tenants.reseed import EPOCH_KEY
 from tenants.store import CorruptRecord
@@ -25,8 +25,8 @@ def _reopened_key(gateway_id: str) -> str:
     return f"{_PLACE}reopened:{gateway_id}"
 
 
-class RedisFleet:
-    """A `Fleet` over a client that someone else owns and closes; the gateways are Redis'.
+class RedisMembership:
+    """A `Membership` over a client that someone else owns and closes; the gateways are Redis'.
 
     A call ends within `CALL_TIMEOUT_S`. `clock`, in seconds, stands for Redis' own.
     """
@@ -42,7 +42,7 @@ class RedisFleet:
         args = (gateway_id, round(GATEWAY_TTL_S * 1000), now)
         try:
             async with bounded(CALL_TIMEOUT_S):
-                (reply,) = await self._scripts.run([Call(self._beat, (GATEWAYS_KEY, EPOCH_KEY), args)])
+                (reply,) = await self._scripts.run([ScriptCall(self._beat, (GATEWAYS_KEY, EPOCH_KEY), args)])
             if isinstance(reply, RedisError):
                 raise reply
             num_gateways, epoch = msgspec.convert(reply, tuple[int, bytes])

@@ -10,8 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from tenants.breaker import MAX_CALL_S, PROBE_EVERY_S, Breaker
-from tenants.offline.fleet import GATEWAY_TTL_S, REOPENED_TTL_S, Beat, Fleet, MemoryFleet
-from tenants.offline.redis_fleet import GATEWAYS_KEY, RedisFleet
+from tenants.offline.membership import GATEWAY_TTL_S, REOPENED_TTL_S, Beat, Membership, MemoryMembership
+from tenants.offline.redis_membership import GATEWAYS_KEY, RedisMembership
 from tenants.offline.watch import Watch
 from tenants.redis_client import connect
 from tenants.reseed import EPOCH_KEY
@@ -25,80 +25,82 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(params=["memory", "redis"])
-async def fleet(request: pytest.FixtureRequest, clock: FakeClock, redis: Redis) -> Fleet:
+async def membership(request: pytest.FixtureRequest, clock: FakeClock, redis: Redis) -> Membership:
     if request.param == "memory":
-        return MemoryFleet(clock)
+        return MemoryMembership(clock)
     await redis.set(EPOCH_KEY, "first")
-    return RedisFleet(redis, clock)
+    return RedisMembership(redis, clock)
 
 
-class TestFleet:
-    async def test_counts_those_that_were_heard_lately(self, fleet: Fleet, clock: FakeClock) -> None:
-        assert await fleet.beat("g1") == Beat(1, "first")
-        assert await fleet.beat("g2") == Beat(2, "first")
+class TestMembership:
+    async def test_counts_those_that_were_heard_lately(
+        self, membership: Membership, clock: FakeClock
+    ) -> None:
+        assert await membership.beat("g1") == Beat(1, "first")
+        assert await membership.beat("g2") == Beat(2, "first")
         clock.advance(GATEWAY_TTL_S - 1)
-        assert await fleet.beat("g1") == Beat(2, "first")
+        assert await membership.beat("g1") == Beat(2, "first")
         clock.advance(1)
-        assert await fleet.beat("g1") == Beat(1, "first")
+        assert await membership.beat("g1") == Beat(1, "first")
 
-    async def test_knows_who_has_not_told_what_runs(self, fleet: Fleet, clock: FakeClock) -> None:
-        assert [await fleet.num_missing(number) for number in (0, 1, 2)] == [0, 1, 2]
+    async def test_knows_who_has_not_told_what_runs(self, membership: Membership, clock: FakeClock) -> None:
+        assert [await membership.num_missing(number) for number in (0, 1, 2)] == [0, 1, 2]
         for name in ("g1", "g2"):
-            await fleet.beat(name)
-        assert [await fleet.num_missing(number) for number in (0, 2, 3)] == [2, 2, 3]
-        await fleet.reopened("g1")
-        await fleet.reopened("g1")
-        assert [await fleet.num_missing(number) for number in (0, 2, 3)] == [1, 1, 2]
-        await fleet.reopened("g2")
-        assert [await fleet.num_missing(number) for number in (0, 2, 3)] == [0, 0, 1]
-        await fleet.leave("g2")
-        assert [await fleet.num_missing(number) for number in (0, 1, 2)] == [0, 0, 1]
+            await membership.beat(name)
+        assert [await membership.num_missing(number) for number in (0, 2, 3)] == [2, 2, 3]
+        await membership.reopened("g1")
+        await membership.reopened("g1")
+        assert [await membership.num_missing(number) for number in (0, 2, 3)] == [1, 1, 2]
+        await membership.reopened("g2")
+        assert [await membership.num_missing(number) for number in (0, 2, 3)] == [0, 0, 1]
+        await membership.leave("g2")
+        assert [await membership.num_missing(number) for number in (0, 1, 2)] == [0, 0, 1]
 
-    async def test_one_that_leaves_is_gone_at_once(self, fleet: Fleet) -> None:
-        await fleet.beat("g1")
-        await fleet.beat("g2")
-        await fleet.leave("g1")
-        await fleet.leave("never was")
-        assert await fleet.beat("g2") == Beat(1, "first")
+    async def test_one_that_leaves_is_gone_at_once(self, membership: Membership) -> None:
+        await membership.beat("g1")
+        await membership.beat("g2")
+        await membership.leave("g1")
+        await membership.leave("never was")
+        assert await membership.beat("g2") == Beat(1, "first")
 
 
-class TestRedisFleet:
+class TestRedisMembership:
     async def test_takes_the_time_from_redis(self, redis: Redis) -> None:
-        fleet = RedisFleet(redis)
-        assert (await fleet.beat("g1")).num_gateways == 1
-        assert (await fleet.beat("g2")).num_gateways == 2
+        membership = RedisMembership(redis)
+        assert (await membership.beat("g1")).num_gateways == 1
+        assert (await membership.beat("g2")).num_gateways == 2
 
     async def test_sees_that_the_epoch_is_missing(self, redis: Redis) -> None:
-        assert await RedisFleet(redis).beat("g1") == Beat(1, None)
+        assert await RedisMembership(redis).beat("g1") == Beat(1, None)
 
     async def test_its_key_ends_with_the_last_gateway(self, redis: Redis) -> None:
-        await RedisFleet(redis).beat("g1")
+        await RedisMembership(redis).beat("g1")
         assert 0 < await redis.pttl(GATEWAYS_KEY) <= GATEWAY_TTL_S * 1000
 
     async def test_that_one_has_told_what_runs_counts_for_a_while(self, redis: Redis) -> None:
-        await RedisFleet(redis).reopened("g1")
+        await RedisMembership(redis).reopened("g1")
         (key,) = await redis.keys("*")
         assert 0 < await redis.pttl(key) <= REOPENED_TTL_S * 1000
 
     async def test_junk_in_its_place_is_replaced(self, redis: Redis) -> None:
         await redis.set(GATEWAYS_KEY, "junk")
-        assert (await RedisFleet(redis).beat("g1")).num_gateways == 1
+        assert (await RedisMembership(redis).beat("g1")).num_gateways == 1
 
     async def test_a_forgotten_script_is_told_again(self, redis: Redis) -> None:
-        fleet = RedisFleet(redis)
-        await fleet.beat("g1")
+        membership = RedisMembership(redis)
+        await membership.beat("g1")
         await redis.script_flush()
-        assert (await fleet.beat("g1")).num_gateways == 1
+        assert (await membership.beat("g1")).num_gateways == 1
 
     async def test_nobody_there_is_unreachable(self) -> None:
         client = connect("unix:///nowhere/redis.sock")
         with pytest.raises(StoreUnavailable) as caught:
-            await RedisFleet(client).beat("g1")
+            await RedisMembership(client).beat("g1")
         assert caught.value.trouble == "unreachable"
         await client.aclose()
 
 
-class FakeFleet:
+class FakeMembership:
     """Answers as it is told."""
 
     def __init__(self) -> None:
@@ -128,17 +130,17 @@ class Eye:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        self.fleet = FakeFleet()
+        self.membership = FakeMembership()
         self.breaker = Breaker()
         self.num_reseeds = 0
         self.reseeding: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.num_reopened = 0
         self.reopening_fault: StoreUnavailable | None = None
-        self.watch = Watch(self.breaker, self.fleet, "g1", clock, self._reopen, self._reseed)
+        self.watch = Watch(self.breaker, self.membership, "g1", clock, self._reopen, self._reseed)
 
     async def tick(self, answer: Beat | Trouble) -> Trouble | None:
         self.clock.advance(PROBE_EVERY_S)
-        self.fleet.answer = answer
+        self.membership.answer = answer
         await self.watch.tick()
         await asyncio.sleep(0)
         return self.breaker.trouble
@@ -195,11 +197,11 @@ class TestWatch:
     ) -> None:
         eye.reopening_fault = StoreUnavailable("slow", "timeout")
         assert await eye.tick(Beat(1, None)) == "timeout"
-        assert (eye.fleet.told, eye.num_reseeds) == ([], 0)
+        assert (eye.membership.told, eye.num_reseeds) == ([], 0)
         eye.reopening_fault = None
         for number in (1, 2):  # at each tick: something may have been let in just now
             assert await eye.tick(Beat(1, None)) == "empty"
-            assert (eye.num_reopened, eye.fleet.told, eye.num_reseeds) == (number, ["g1"] * number, 1)
+            assert (eye.num_reopened, eye.membership.told, eye.num_reseeds) == (number, ["g1"] * number, 1)
 
     async def test_a_life_that_is_met_whole_hears_of_what_runs_before_it_decides(self, eye: Eye) -> None:
         await eye.tick(Beat(1, "first"))
@@ -210,7 +212,7 @@ class TestWatch:
         eye.reopening_fault = None
         assert await eye.tick(Beat(1, "second")) is None
         assert await eye.tick(Beat(1, "second")) is None
-        assert (eye.num_reopened, eye.fleet.told) == (2, [])
+        assert (eye.num_reopened, eye.membership.told) == (2, [])
 
     async def test_keeps_the_number_of_gateways_through_an_outage(self, eye: Eye) -> None:
         await eye.tick(Beat(4, "first"))
@@ -232,6 +234,6 @@ class TestWatch:
         assert eye.watch.num_gateways == 2
 
     async def test_leaves_at_its_end_whether_or_not_it_is_heard(self, eye: Eye) -> None:
-        eye.fleet.answer = "unreachable"
+        eye.membership.answer = "unreachable"
         await eye.watch.close()
-        assert eye.fleet.num_left == 1
+        assert eye.membership.num_left == 1
