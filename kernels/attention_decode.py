@@ -19,7 +19,6 @@ processor, whose share of the bandwidth brings those 32 KiB in some 2,200.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import torch
@@ -29,7 +28,9 @@ from torch import Tensor
 
 from kernels.attention_tile import AttentionTile
 from kernels.byte_pairs import KINDS, even_and_odd
+from kernels.processors import num_processors
 from kernels.tile_dot import tile_dot
+from kernels.tuned_choice import Choice, heads_shape, tuned_choice
 
 LOG2_E = tl.constexpr(math.log2(math.e))
 MIN_SPLIT_KEYS = 256
@@ -38,7 +39,6 @@ float16."""
 MAX_SPLITS = 64
 PROGRAMS_PER_PROCESSOR = 4
 """More than run at a time, for sequences differ in length."""
-PROCESSORS_WITHOUT_A_GPU = 132
 V_UNITS = {torch.int8: 128.0, torch.float8_e4m3fn: 512.0}
 """About the largest number of the type. A weight times a slot's scale may be too small for float16; times
 this as well it is of the size of a value."""
@@ -212,9 +212,11 @@ def paged_decode(
     _check(query, out, k_cache, v_cache, k_scale, v_scale, window, num_splits)
     num_seqs, num_heads, head_dim = query.shape
     _, num_kv_heads, block_size, _ = k_cache.shape
+    max_keys = block_table.shape[1] * block_size
+    if tile is None and (tuned := _tuned(query, k_cache, max_keys)) is not None:
+        tile, num_splits = tuned.tile(AttentionTile), num_splits or tuned.num_splits
     tile = tile or default_tile(head_dim, query.dtype, k_cache.dtype)
     if num_splits is None:
-        max_keys = block_table.shape[1] * block_size
         max_keys = max_keys if window is None else min(max_keys, window)
         num_splits = choose_num_splits(num_seqs * num_kv_heads, max_keys, query.device)
     constants = decode_constants(
@@ -247,7 +249,7 @@ def choose_num_splits(num_programs: int, max_keys: int, device: torch.device) ->
 
     A power of two, for each number is a compilation of its own.
     """
-    missing = triton.cdiv(PROGRAMS_PER_PROCESSOR * _num_processors(device), max(num_programs, 1))
+    missing = triton.cdiv(PROGRAMS_PER_PROCESSOR * num_processors(device), max(num_programs, 1))
     most = min(missing, max_keys // MIN_SPLIT_KEYS, MAX_SPLITS)
     return 1 << (most.bit_length() - 1) if most > 1 else 1
 
@@ -267,6 +269,16 @@ def default_tile(head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype) ->
     return AttentionTile(
         num_rows=64, num_keys=64, num_warps=4, num_stages=4 if cache_dtype == torch.int8 else 5
     )
+
+
+def _tuned(query: Tensor, cache: Tensor, max_keys: int) -> Choice | None:
+    """For caches of the query's type: those of bytes have tiles of their own."""
+    if cache.dtype != query.dtype:
+        return None
+    num_seqs, num_heads, head_dim = query.shape
+    sizes = {"num_seqs": num_seqs, "max_len": max_keys}
+    shape = heads_shape(query.dtype, num_heads, cache.shape[1], head_dim, **sizes)
+    return tuned_choice("attention_decode", shape, query.device)
 
 
 def decode_constants(
@@ -350,10 +362,3 @@ def _check(
         raise ValueError(f"a window of {window} keys sees nothing")
     if num_splits is not None and num_splits < 1:
         raise ValueError(f"{num_splits} splits see nothing")
-
-
-@cache
-def _num_processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return PROCESSORS_WITHOUT_A_GPU
-    return torch.cuda.get_device_properties(device).multi_processor_count

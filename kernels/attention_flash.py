@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from kernels.attention_tile import AttentionTile, backward_tile, forward_tile, generation
 from kernels.tile_dot import tile_dot
+from kernels.tuned_choice import heads_shape, tuned_choice
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -229,11 +230,11 @@ def flash_forward(
     some would see nothing.
     """
     _check(q, k, v, causal)
-    batch, num_heads, num_queries, head_dim = q.shape
+    batch, num_heads, num_queries = q.shape[:3]
     num_keys = k.shape[2]
     out = torch.empty_like(q) if out is None else out
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    tile = tile or forward_tile(head_dim, q.dtype, generation(q.device))
+    tile = tile or _tile("forward", q, k)
     grid = (triton.cdiv(num_queries, tile.num_rows), batch * num_heads)
     _forward_kernel[grid](q, k, v, out, lse, scale, num_queries, num_keys, **_constants(q, k, causal, tile))
     return out, lse
@@ -258,9 +259,9 @@ def flash_backward(
     _check(q, k, v, causal)
     if not (d_out.is_contiguous() and out.is_contiguous() and lse.is_contiguous()):
         raise ValueError("the output, its gradient and its sums must be contiguous")
-    batch, num_heads, num_queries, head_dim = q.shape
+    batch, num_heads, num_queries = q.shape[:3]
     num_kv_heads, num_keys = k.shape[1:3]
-    tile = tile or backward_tile(head_dim, q.dtype, generation(q.device))
+    tile = tile or _tile("backward", q, k)
     delta = _delta(out, d_out)
     d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
     sizes = (scale, num_queries, num_keys)
@@ -311,6 +312,14 @@ def _delta(out: Tensor, d_out: Tensor) -> Tensor:
         out, d_out, delta, delta.numel(), D=head_dim, PADDED_D=triton.next_power_of_2(head_dim), ROWS=rows
     )
     return delta
+
+
+def _tile(way: str, q: Tensor, k: Tensor) -> AttentionTile:
+    shape = heads_shape(q.dtype, q.shape[1], k.shape[1], q.shape[3], num_tokens=q.shape[2]) | {"way": way}
+    if (tuned := tuned_choice("attention_flash", shape, q.device)) is not None:
+        return tuned.tile(AttentionTile)
+    choose = forward_tile if way == "forward" else backward_tile
+    return choose(q.shape[3], q.dtype, generation(q.device))
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:

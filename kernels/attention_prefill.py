@@ -23,6 +23,7 @@ from kernels.attention_tile import AttentionTile, forward_tile, generation
 from kernels.block_lists import BlockLists
 from kernels.byte_pairs import KINDS, even_and_odd
 from kernels.tile_dot import tile_dot
+from kernels.tuned_choice import heads_shape, tuned_choice
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LEAST = tl.constexpr(-1.0e30)
@@ -195,7 +196,7 @@ def paged_prefill(
     Raises ValueError for tensors that do not fit.
     """
     _check(query, k_cache, v_cache, k_scale, v_scale, block_lists, max_query_len)
-    tile = tile or forward_tile(query.shape[2], query.dtype, generation(query.device))
+    tile = tile or _tile(query, k_cache, block_table.shape[1] * k_cache.shape[2])
     out = torch.zeros_like(query) if out is None else out
     constants = prefill_constants(
         query.shape, k_cache.shape, k_cache.dtype, tile, window, soft_cap, _list_sizes(block_lists)
@@ -208,6 +209,17 @@ def paged_prefill(
         **constants, num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return out
+
+
+def _tile(query: Tensor, cache: Tensor, max_keys: int) -> AttentionTile:
+    """What was tuned holds for caches of the query's type."""
+    num_tokens, num_heads, head_dim = query.shape
+    sizes = {"num_tokens": num_tokens, "max_len": max_keys}
+    shape = heads_shape(query.dtype, num_heads, cache.shape[1], head_dim, **sizes)
+    tuned = tuned_choice("attention_prefill", shape, query.device) if cache.dtype == query.dtype else None
+    if tuned is not None:
+        return tuned.tile(AttentionTile)
+    return forward_tile(head_dim, query.dtype, generation(query.device))
 
 
 def prefill_constants(

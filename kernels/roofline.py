@@ -220,6 +220,57 @@ def kv_write(
     )
 
 
+def matmul_quant(
+    *, num_rows: int, num_outputs: int, num_columns: int, num_bits: int, group_size: int | None = None,
+    has_offsets: bool = False, dtype: str = "float16", num_splits: int | None = None, tile: Any = None,
+) -> Work:  # fmt: skip
+    """Each group's sum is multiplied by its scale and added; with offsets, the sum of the token's values is
+    made once and so is, too. Scales of whole rows are float32, of groups float16. Each split writes its
+    sums; another kernel reads them. None: one."""
+    groups = num_columns // (group_size or num_columns)
+    scale_bytes = (4 if group_size is None else 2) * (2 if has_offsets else 1)
+    products, splits = num_rows * num_outputs, num_splits or 1
+    weights = num_outputs * num_columns * num_bits // 8 + num_outputs * groups * scale_bytes
+    return Work(
+        {
+            "activations": (num_rows * num_columns + products) * ITEM_BYTES[dtype],
+            "weights": weights,
+            "splits": 2 * 4 * products * splits if splits > 1 else 0,
+        },
+        product_flops=2 * products * num_columns,
+        other_flops=products * groups * (4 if has_offsets else 2)
+        + (num_rows * num_columns if has_offsets else 0),
+        again_bytes=_again(num_rows, num_outputs, num_columns * ITEM_BYTES[dtype], weights, tile),
+        dtype=dtype,
+    )
+
+
+def matmul_w8a8(
+    *, num_rows: int, num_outputs: int, num_columns: int, dtype: str = "float16", tile: Any = None
+) -> Work:
+    """The largest of a row is sought and its scale made, each value divided; codes are written and read."""
+    products, values = num_rows * num_outputs, num_rows * num_columns
+    weights = num_outputs * (num_columns + 4)
+    return Work(
+        {
+            "activations": (values + products) * ITEM_BYTES[dtype],
+            "codes": 2 * (values + 4 * num_rows),
+            "weights": weights,
+        },
+        product_flops=2 * products * num_columns,
+        other_flops=2 * values + num_rows + 2 * products,
+        again_bytes=_again(num_rows, num_outputs, num_columns, weights, tile),
+        dtype="int8",
+    )
+
+
+def _again(num_rows: int, num_outputs: int, row_bytes: int, weight_bytes: int, tile: Any) -> int:
+    """Tokens for each tile of outputs but one, weights for each tile of tokens; tiles are 128 · 128 if not
+    given."""
+    rows, outputs = (128, 128) if tile is None else tile[:2]
+    return (-(-num_outputs // outputs) - 1) * num_rows * row_bytes + (-(-num_rows // rows) - 1) * weight_bytes
+
+
 def rms_norm(*, num_tokens: int, hidden: int, dtype: str = "float16", has_residual: bool = False) -> Work:
     item = ITEM_BYTES[dtype]
     rows = 4 if has_residual else 2
@@ -265,6 +316,8 @@ WORK: dict[str, Callable[..., Work]] = {
         attention_prefill,
         attention_flash,
         kv_write,
+        matmul_quant,
+        matmul_w8a8,
         rms_norm,
         rope,
         sample,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels.quant_layout import QuantizedWeight
+
 BLOCK_SIZE = 16
 QUANTISED = ("int8", "float8_e4m3fn")
 
@@ -35,6 +37,21 @@ class BenchTensors:
         if dtype not in QUANTISED:
             return cache, None
         return cache, self.numbers("float32", num_blocks, num_kv_heads, BLOCK_SIZE).abs()
+
+    def quantized(
+        self, num_outputs: int, num_columns: int, num_bits: int, group_size: int | None, has_offsets: bool
+    ) -> QuantizedWeight:
+        """[N, K]; scales in float32 for whole rows (None), else in float16: as quantize_int8 and _int4 do."""
+        groups = num_columns // (group_size or num_columns)
+        dtype = "float32" if group_size is None else "float16"
+        values = self.numbers("int8", num_outputs, num_columns * num_bits // 8)
+        return QuantizedWeight(
+            values if num_bits == 8 else values.view(torch.uint8),
+            self.numbers(dtype, groups, num_outputs).t(),
+            self.numbers(dtype, groups, num_outputs).t() if has_offsets else None,
+            group_size or num_columns,
+            num_bits,
+        )
 
     def block_table(self, num_seqs: int, num_blocks: int) -> Tensor:
         """[S, blocks]: every sequence has blocks of its own, in no order, as after hours of service."""

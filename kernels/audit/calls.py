@@ -16,6 +16,9 @@ from kernels.attention_prefill import paged_prefill
 from kernels.attention_tile import AttentionTile, backward_tile, forward_tile
 from kernels.audit.bench_tensors import BLOCK_SIZE, BenchTensors
 from kernels.kv_write import kv_write as write
+from kernels.matmul_quant import matmul_quant as multiply
+from kernels.matmul_tile import MatmulTile
+from kernels.matmul_w8a8 import matmul_w8a8 as multiply_codes
 from kernels.rms_norm import add_rms_norm
 from kernels.rms_norm import rms_norm as norm
 from kernels.rope import rope as rotate
@@ -90,6 +93,32 @@ def kv_write(
     return partial(write, key, value, k_cache, v_cache, slots, k_scale, v_scale)
 
 
+def matmul_quant(
+    tensors: BenchTensors, arch: str, *, num_rows: int, num_outputs: int, num_columns: int, num_bits: int,
+    group_size: int | None = None, has_offsets: bool = False, dtype: str = "float16",
+    num_splits: int | None = None, tile: Sequence[int] | None = None,
+) -> Call:  # fmt: skip
+    return partial(
+        multiply,
+        tensors.numbers(dtype, num_rows, num_columns),
+        tensors.quantized(num_outputs, num_columns, num_bits, group_size, has_offsets),
+        num_splits=num_splits,
+        tile=None if tile is None else MatmulTile(*tile),
+    )
+
+
+def matmul_w8a8(
+    tensors: BenchTensors, arch: str, *, num_rows: int, num_outputs: int, num_columns: int,
+    dtype: str = "float16", tile: Sequence[int] | None = None,
+) -> Call:  # fmt: skip
+    return partial(
+        multiply_codes,
+        tensors.numbers(dtype, num_rows, num_columns),
+        tensors.quantized(num_outputs, num_columns, 8, None, has_offsets=False),
+        tile=None if tile is None else MatmulTile(*tile),
+    )
+
+
 def rms_norm(
     tensors: BenchTensors, arch: str, *, num_tokens: int, hidden: int, dtype: str = "float16",
     has_residual: bool = False,
@@ -147,6 +176,8 @@ CALLS: dict[str, Callable[..., Call]] = {
         attention_prefill,
         attention_flash,
         kv_write,
+        matmul_quant,
+        matmul_w8a8,
         rms_norm,
         rope,
         sample,

@@ -32,6 +32,8 @@ class Configuration:
     arguments: Mapping[str, Any]
     """Of the op's function in `calls.py`."""
     max_conflict_degree: int = 1
+    least_load_bits: int = 128
+    """Where less is stated than of the kernel."""
     least_arch: str = "sm_80"
     is_quick: bool = False
     """Among the few that are compiled by default, and in every run of the tests."""

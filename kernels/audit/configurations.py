@@ -18,6 +18,8 @@ KERNELS = {
     "_forward_kernel": Expected(streams=("k", "v"), has_products=True),
     "_key_gradients_kernel": Expected(streams=("q", "d_out"), has_products=True),
     "_query_gradients_kernel": Expected(streams=("k", "v"), has_products=True),
+    "_multiply": Expected(streams=("values_ptr",), has_products=True),
+    "_multiply_codes": Expected(streams=("codes_ptr", "values_ptr"), has_products=True),
     "_list_kernel": Expected(streams=("logits",)),
     "_draw_kernel": Expected(streams=("logits",)),
 }
@@ -28,6 +30,20 @@ SMOLLM = {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64}
 GEMMA = {"num_heads": 16, "num_kv_heads": 8, "head_dim": 256}
 ODD_80 = {"num_heads": 32, "num_kv_heads": 32, "head_dim": 80}
 ODD_96 = {"num_heads": 24, "num_kv_heads": 8, "head_dim": 96}
+LINEARS = {
+    "llama down": {"num_outputs": 4096, "num_columns": 14336},
+    "llama up": {"num_outputs": 14336, "num_columns": 4096},
+    "smollm down": {"num_outputs": 576, "num_columns": 1536},
+    "smollm up": {"num_outputs": 1536, "num_columns": 576},
+}
+"""Matrices of models' MLPs."""
+FORMATS: dict[str, dict[str, Any]] = {
+    "W8": {"num_bits": 8},
+    "W8 group 32": {"num_bits": 8, "group_size": 32},
+    "W4 group 64": {"num_bits": 4, "group_size": 64, "has_offsets": True},
+    "W4 group 32": {"num_bits": 4, "group_size": 32},
+}
+"""What `quantize_int8` and `quantize_int4` make, GGUF's Q8_0 and Q4_0 between."""
 MODELS = {"llama": LLAMA, "smollm": SMOLLM, "gemma": GEMMA, "odd 80": ODD_80, "odd 96": ODD_96}
 OPS = (
     "kv_write",
@@ -37,6 +53,8 @@ OPS = (
     "attention_decode",
     "attention_prefill",
     "attention_flash",
+    "matmul_quant",
+    "matmul_w8a8",
     "sample",
 )
 QUANTISED = ("int8", "float8_e4m3fn")
@@ -44,7 +62,7 @@ QUANTISED = ("int8", "float8_e4m3fn")
 
 def configurations(ops: Sequence[str] = (), *, is_quick: bool = False) -> list[Configuration]:
     """All, or those of some ops, or the quick ones among them."""
-    found = [*_decode(), *_prefill(), *_flash(), *_small()]
+    found = [*_decode(), *_prefill(), *_flash(), *_matmul(), *_small()]
     return [c for c in found if (not ops or c.op in ops) and (c.is_quick or not is_quick)]
 
 
@@ -86,6 +104,27 @@ def _flash() -> Iterator[Configuration]:
     yield _one("attention_flash", "llama not causal", LLAMA | {"num_tokens": 4096, "is_causal": False})
 
 
+def _matmul() -> Iterator[Configuration]:
+    for name, linear in LINEARS.items():
+        for kind in ("W8", "W4 group 64"):
+            yield _linear(name, kind, linear, 1, is_quick=(name, kind) == ("llama down", "W4 group 64"))
+    for kind in ("W8 group 32", "W4 group 32"):
+        yield _linear("llama down", kind, LINEARS["llama down"], 1)
+    for num_rows in (16, 64, 2048):
+        for kind in ("W8", "W4 group 64", "W4 group 32"):
+            yield _linear("llama down", kind, LINEARS["llama down"], num_rows)
+    yield _linear("smollm up", "W4 group 64", LINEARS["smollm up"], 64)
+    yield _linear("llama down", "W4 group 64", LINEARS["llama down"], 1, dtype="float16")
+    yield _float32(
+        "matmul_quant", "smollm up W8 float32, 1 row", LINEARS["smollm up"] | {"num_rows": 1, **FORMATS["W8"]}
+    )
+    for num_rows in (64, 2048):
+        for name in ("llama down", "smollm up"):
+            arguments = LINEARS[name] | {"num_rows": num_rows, "dtype": "bfloat16"}
+            is_quick = (num_rows, name) == (2048, "llama down")
+            yield _one("matmul_w8a8", f"{name} bfloat16, {num_rows} rows", arguments, is_quick=is_quick)
+
+
 def _small() -> Iterator[Configuration]:
     tokens = {"num_tokens": 2048, "num_kv_heads": 8, "head_dim": 128}
     yield _one("kv_write", "float16", tokens, is_quick=True)
@@ -103,6 +142,29 @@ def _small() -> Iterator[Configuration]:
 
 def _one(op: str, name: str, arguments: dict[str, Any], *, is_quick: bool = False) -> Configuration:
     return Configuration(op, name, arguments, is_quick=is_quick)
+
+
+def _linear(
+    name: str,
+    kind: str,
+    linear: dict[str, int],
+    num_rows: int,
+    *,
+    dtype: str = "bfloat16",
+    is_quick: bool = False,
+) -> Configuration:
+    """Few rows: activations are read from shared memory in two turns, which are an eighth of what is read.
+    Many rows: sm_90's products take weights from registers, whose layout is one of two neighbours a thread:
+    copied by 64 bits, read in two turns; for sm_100's they are put into shared memory anew, in four."""
+    is_few = num_rows <= 16
+    return Configuration(
+        "matmul_quant",
+        f"{name} {kind} {dtype}, {num_rows} rows",
+        {**linear, **FORMATS[kind], "num_rows": num_rows, "dtype": dtype},
+        max_conflict_degree=2 if is_few else 4,
+        least_load_bits=128 if is_few else 64,
+        is_quick=is_quick,
+    )
 
 
 def _float32(op: str, name: str, arguments: dict[str, Any]) -> Configuration:

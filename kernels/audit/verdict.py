@@ -40,7 +40,8 @@ def rows_of(
     for facts in answer.kernels:
         wanted = expected.get(facts.kernel, Expected())
         degree = max(configuration.max_conflict_degree, wanted.max_conflict_degree)
-        found = failures(facts, replace(wanted, max_conflict_degree=degree))
+        bits = min(configuration.least_load_bits, wanted.least_load_bits)
+        found = failures(facts, replace(wanted, max_conflict_degree=degree, least_load_bits=bits))
         rows.append(_row(configuration, arch, facts, *found))
     return rows
 

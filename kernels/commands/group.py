@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kernels.commands.audit_command import audit
+from kernels.commands.gpu_check_command import gpu_check
 from kernels.commands.parity_command import parity
 from kernels.commands.roofline_command import roofline
 from kernels.commands.tune_command import tune
@@ -18,5 +19,5 @@ def kernels() -> None:
     """
 
 
-for command in (parity, audit, roofline, tune):
+for command in (parity, audit, roofline, tune, gpu_check):
     kernels.add_command(command)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernels.parity.store import GreedyAnswers, GreedyModel, Prompts
 
 TINY_MODEL = Path(__file__).parents[2] / "tests" / "data" / "tiny"
-_HEADS = ("op", "against", "cases", "outputs", "worst error", "missed")
+_HEADS = ("op", "against", "cases", "outputs", "worst error", "near ties", "missed")
 
 
 @click.command(context_settings={"show_default": True})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernels.tune.search import Costs
     from kernels.tune.session import Outcome
 
-OPS = ("attention_decode", "attention_prefill", "attention_flash")
+OPS = ("attention_decode", "attention_prefill", "attention_flash", "matmul_quant", "matmul_w8a8")
 GPU_OF = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h100", "sm_100": "b200"}
 """Whose data sheet ranks candidates for an architecture."""
 
@@ -30,7 +30,11 @@ GPU_OF = {"sm_80": "a100", "sm_89": "l4", "sm_90": "h100", "sm_100": "b200"}
 @click.command(context_settings={"show_default": True})
 @click.option("--op", "ops", type=click.Choice(OPS), multiple=True, help="Repeatable.  [default: all]")
 @click.option(
-    "--model", "models", type=click.Choice(list(MODELS)), multiple=True, help="Its heads.  [default: all]"
+    "--model",
+    "models",
+    type=click.Choice(list(MODELS)),
+    multiple=True,
+    help="Its heads and matrices.  [default: all]",
 )
 @click.option(
     "--arch",
@@ -54,7 +58,7 @@ def tune(
     write: bool,
     as_json: bool,
 ) -> None:
-    """Search what attention is cut into, beginning with what is used today.
+    """Search what attention and products with quantised weights are cut into, from what is used today.
 
     On a machine with a GPU of the architecture candidates are measured. Elsewhere they are compiled and
     ranked by what the compiler made of them: that says which to measure first, not how fast they are.

@@ -35,6 +35,8 @@ class OpCase:
     other: Callable[[Inputs], Outputs] | None = None
     """Somebody else's implementation, such as torch's SDPA, held to the same tolerance."""
     other_name: str = "sdpa"
+    num_near_ties: Callable[[Outputs], int] | None = None
+    """How many rows may well be drawn otherwise (`kernels/parity/tolerance.py`); None: nothing is drawn."""
 
     @property
     def key(self) -> str:

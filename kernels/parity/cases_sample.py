@@ -110,6 +110,7 @@ def _case(batch: Batch) -> OpCase:
         make=partial(_make, batch=batch),
         run=partial(_run, tile=batch.tile),
         reference=_reference,
+        num_near_ties=_num_near_ties,
     )
 
 
@@ -192,6 +193,10 @@ def _arguments(inputs: Inputs) -> tuple[Tensor, RowSampling, LogitEdits | None]:
     is_edited = "biases" in inputs
     edits = LogitEdits(*(inputs[name] for name in LogitEdits._fields)) if is_edited else None
     return inputs["logits"], sampling, edits
+
+
+def _num_near_ties(outputs: Outputs) -> int:
+    return int((outputs[1] == NEAR_TIE).sum())
 
 
 def _sure(sampled: Sampled) -> Outputs:

@@ -14,6 +14,8 @@ OPS = {
     "attention_flash": "kernels.parity.cases_attention_flash",
     "attention_prefill": "kernels.parity.cases_attention_prefill",
     "kv_write": "kernels.parity.cases_kv_write",
+    "matmul_quant": "kernels.parity.cases_matmul_quant",
+    "matmul_w8a8": "kernels.parity.cases_matmul_w8a8",
     "rms_norm": "kernels.parity.cases_rms_norm",
     "rope": "kernels.parity.cases_rope",
     "sample": "kernels.parity.cases_sample",

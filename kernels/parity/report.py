@@ -16,14 +16,16 @@ def as_json(row: Row) -> dict[str, Any]:
 
 
 def lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """For each op and oracle: op, against, cases, outputs, the worst relative error, how many missed."""
+    """For each op and oracle: op, against, cases, outputs, the worst relative error, how many rows of these
+    were near ties, how many outputs missed."""
     told: list[tuple[str, ...]] = []
     for op, against in dict.fromkeys((row.op, row.against) for row in rows):
         own = [row for row in rows if (row.op, row.against) == (op, against)]
         num_cases = len({row.case for row in own})
         worst = max(row.relative for row in own)
         num_missed = sum(row.failure is not None for row in own)
-        told.append((op, against, str(num_cases), str(len(own)), f"{worst:.1e}", str(num_missed)))
+        near_ties = str(sum(row.near_ties for row in own) or "")
+        told.append((op, against, str(num_cases), str(len(own)), f"{worst:.1e}", near_ties, str(num_missed)))
     return told
 
 

@@ -3,6 +3,10 @@
 With e = output - reference, both in float64: ‖e‖ ≤ relative · ‖reference‖ over the whole output, and no
 element of e above `SPIKE` · relative · max |reference|. The first says that the op is right, the second
 that no few elements are wrong among many. Integers must be equal.
+
+One exception: a drawn token may be another one at a near tie, where a border of cumulative probability is
+nearer than 1e-5 to what it is compared with: to the number drawn, or to top-p. Which rows these are must be
+told alike by the op and its reference, and they are counted.
 """
 
 from __future__ import annotations

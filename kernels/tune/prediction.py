@@ -59,5 +59,5 @@ def _turn_cycles(facts: Facts, turns: Turns, gpu: Gpu, dtype: str, at_a_time: in
 
 
 def _speed(facts: Facts, gpu: Gpu) -> float:
-    has_old = any(name.startswith("HMMA") for name in facts.tensor)
+    has_old = any(name.startswith(("HMMA", "IMMA")) for name in facts.tensor)
     return OLD_PRODUCTS if has_old and gpu.arch in ("sm_90", "sm_100") else 1.0

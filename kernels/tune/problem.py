@@ -11,6 +11,9 @@ from typing import Any
 
 from kernels.tune.space import Candidate, Space
 
+TILE = ("num_rows", "num_keys", "num_outputs", "num_bytes", "num_warps", "num_stages")
+"""Genes that make a tile, in the order of the fields of `AttentionTile` and of `MatmulTile`."""
+
 
 @dataclass(frozen=True)
 class Turns:
@@ -41,5 +44,5 @@ class Problem:
 
     def arguments_with(self, candidate: Candidate) -> dict[str, Any]:
         chosen = self.space.named(candidate)
-        tile = [chosen.pop(name) for name in ("num_rows", "num_keys", "num_warps", "num_stages")]
+        tile = [chosen.pop(name) for name in TILE if name in chosen]
         return {**self.arguments, **chosen, "tile": tile}

@@ -13,8 +13,10 @@ from kernels.attention_decode import choose_num_splits, default_tile
 from kernels.attention_tile import backward_tile, forward_tile
 from kernels.audit.configurations import MODELS
 from kernels.roofline import ITEM_BYTES, read_by_tiles
+from kernels.tune.matmul_problems import quant_products, w8a8_products
 from kernels.tune.problem import Problem, Turns
 from kernels.tune.space import Space
+from kernels.tuned_choice import heads_shape
 
 DTYPE = "bfloat16"
 _CUT = {"num_keys": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3, 4, 5)}
@@ -72,10 +74,8 @@ def _flash(name: str, model: Mapping[str, int], generation: int) -> Iterator[Pro
         )
 
 
-def _shape(model: Mapping[str, int], **others: int) -> dict[str, int | str]:
-    group = model["num_heads"] // model["num_kv_heads"]
-    heads = {"head_dim": model["head_dim"], "group": group, "num_kv_heads": model["num_kv_heads"]}
-    return {"dtype": DTYPE, **heads, **others}
+def _shape(model: Mapping[str, int], **sizes: int) -> dict[str, int | str]:
+    return heads_shape(torch.bfloat16, **model, **sizes)
 
 
 def _decode_turns(of: Mapping[str, Any], chosen: Mapping[str, int]) -> dict[str, Turns]:
@@ -133,4 +133,6 @@ _MAKERS: dict[str, Callable[[str, Mapping[str, int], int], Iterator[Problem]]] =
     "attention_decode": _decode,
     "attention_prefill": _prefill,
     "attention_flash": _flash,
+    "matmul_quant": quant_products,
+    "matmul_w8a8": w8a8_products,
 }

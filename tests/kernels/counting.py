@@ -158,6 +158,42 @@ def kv_write(source: Memory, cache: Memory, scales: Memory | None, slots: Memory
                 cache.store(number, block, h, slot, i)
 
 
+def matmul_quant(x: Memory, numbers: Memory, scales: Memory, offsets: Memory | None, out: Memory) -> None:
+    """Weights [N, K] as numbers, scales and offsets [N, groups]."""
+    meter = x.meter
+    groups = scales.values.shape[1]
+    size = x.values.shape[1] // groups
+    for t in range(len(x.values)):
+        row = x.load_row(t)
+        parts = [row[g * size : (g + 1) * size] for g in range(groups)]
+        totals = [meter.total(part) for part in parts] if offsets is not None else []
+        for n in range(len(numbers.values)):
+            weights = numbers.load_row(n)
+            found = Number(0.0, meter)
+            for g, part in enumerate(parts):
+                found += meter.dot(part, weights[g * size : (g + 1) * size]) * scales.load(n, g)
+                if offsets is not None:
+                    found += totals[g] * offsets.load(n, g)
+            out.store(found, t, n)
+
+
+def matmul_w8a8(
+    x: Memory, codes: Memory, code_scales: Memory, numbers: Memory, scales: Memory, out: Memory
+) -> None:
+    """Codes are not rounded here: what is counted is the same."""
+    meter = x.meter
+    for t in range(len(x.values)):
+        row = x.load_row(t)
+        scale = meter.largest([Number(abs(number.value), meter) for number in row]) / 127.0
+        code_scales.store(scale, t)
+        for i, number in enumerate(row):
+            codes.store(number / scale, t, i)
+    for t in range(len(x.values)):
+        for n in range(len(numbers.values)):
+            found = meter.dot(codes.load_row(t), numbers.load_row(n))
+            out.store(found * scales.load(n) * code_scales.load(t), t, n)
+
+
 @dataclass(frozen=True)
 class Cache:
     """Keys or values where a block table says they are."""

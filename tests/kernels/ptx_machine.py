@@ -71,6 +71,7 @@ def _packed(compute: Callable[..., Tensor], dtype: torch.dtype) -> Callable[...,
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "mov.b32": lambda a: a,
     "and.b32": lambda a, b: a & b,
+    "xor.b32": lambda a, b: a ^ b,
     "shr.u32": lambda a, b: a >> b,
     "lop3.b32": _lop3,
     "prmt.b32": _prmt,

@@ -120,6 +120,16 @@ def test_a_configuration_may_state_more_turns_than_its_kernel(sound: Facts) -> N
     assert not row.failures
 
 
+def test_a_configuration_may_state_narrower_loads_than_its_kernel(sound: Facts) -> None:
+    name, bits = next(iter(sound.loop_reads.items()))
+    wanted = {sound.kernel: Expected(streams=(name,))}
+    answer = Answer([replace(sound, loop_reads={name: bits // 2})], 0.0)
+    (row,) = rows_of(Configuration("op", "c", {}), ARCH, answer, wanted)
+    assert row.failures == (f"a loop reads {name} by {bits // 2} bits a thread, at least 128 stated",)
+    (row,) = rows_of(Configuration("op", "c", {}, least_load_bits=bits // 2), ARCH, answer, wanted)
+    assert not row.failures
+
+
 def test_what_an_architecture_cannot_have_is_told_and_not_compiled(sound: Facts) -> None:
     asked = []
 

@@ -32,6 +32,18 @@ def test_the_op_s_own_module_is_run_and_held_to_the_reference() -> None:
     assert row == Row("double", "float32", "reference", 0, 0.0, 0.0, None, None)
 
 
+def test_near_ties_of_the_outputs_are_counted_once() -> None:
+    case = double_case(
+        run=lambda module, inputs: (inputs["x"] * 2.0, torch.tensor([0, 1, 1])),
+        reference=lambda inputs: (inputs["x"].double() * 2.0, torch.tensor([0, 1, 1])),
+        num_near_ties=lambda outputs: int(outputs[1].sum()),
+    )
+    assert [(row.output, row.near_ties, row.failure) for row in check(case, CPU)] == [
+        (0, 2, None),
+        (1, 0, None),
+    ]
+
+
 def test_a_wrong_op_fails_and_says_where() -> None:
     row = the_row(lambda x, by: torch.where(torch.arange(3) == 2, x, x * by))
     assert row.told.startswith("double float32: output 0 against reference at [")

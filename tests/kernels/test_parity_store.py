@@ -242,15 +242,15 @@ def test_every_op_s_inputs_can_be_stored(op: str, tmp_path: Path) -> None:
 def test_what_a_row_looks_like_in_json_and_in_the_table() -> None:
     rows = [
         Row("rope", "a", "reference", 0, 1e-3, 2e-3, (1, 2), None),
-        Row("rope", "b", "reference", 0, float("inf"), float("inf"), None, "NaN"),
+        Row("rope", "b", "reference", 0, float("inf"), float("inf"), None, "NaN", near_ties=3),
         Row("rope", "b", "sdpa", 0, 0.0, 0.0, None, None),
     ]
     assert as_json(rows[1])["relative"] is None
     assert as_json(rows[0]) == {
         "op": "rope", "case": "a", "against": "reference", "output": 0,
-        "relative": 1e-3, "max_abs": 2e-3, "index": (1, 2), "failure": None,
+        "relative": 1e-3, "max_abs": 2e-3, "index": (1, 2), "failure": None, "near_ties": 0,
     }  # fmt: skip
     assert lines(rows) == [
-        ("rope", "reference", "2", "2", "inf", "1"),
-        ("rope", "sdpa", "1", "1", "0.0e+00", "0"),
+        ("rope", "reference", "2", "2", "inf", "3", "1"),
+        ("rope", "sdpa", "1", "1", "0.0e+00", "", "0"),
     ]

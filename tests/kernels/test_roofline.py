@@ -115,6 +115,58 @@ def test_kv_write(num_tokens: int, num_kv_heads: int, head_dim: int, is_quantise
     )
 
 
+@few
+@given(sizes, sizes, st.integers(1, 3), st.sampled_from([None, 32]), st.booleans())
+def test_matmul_quant(
+    num_rows: int, num_outputs: int, num_groups: int, group_size: int | None, has_offsets: bool
+) -> None:
+    run = Run()
+    groups, columns = (1, 5) if group_size is None else (num_groups, 32 * num_groups)
+    x, out = run.array("activations", num_rows, columns), run.array("activations", num_rows, num_outputs)
+    numbers = run.array("weights", num_outputs, columns, item_bytes=1)
+    item_bytes = 4 if group_size is None else 2
+    scales, offsets = (run.array("weights", num_outputs, groups, item_bytes=item_bytes) for _ in range(2))
+    counting.matmul_quant(x, numbers, scales, offsets if has_offsets else None, out)
+    weight = tensor(numbers).view(num_outputs, groups, -1) * tensor(scales)[..., None]
+    weight += tensor(offsets)[..., None] * has_offsets
+    torch.testing.assert_close(tensor(out), tensor(x) @ weight.flatten(1).t())
+    run.assert_counted(
+        roofline.matmul_quant(
+            num_rows=num_rows, num_outputs=num_outputs, num_columns=columns, num_bits=8,
+            group_size=group_size, has_offsets=has_offsets,
+        )
+    )  # fmt: skip
+
+
+@few
+@given(sizes, sizes, sizes)
+def test_matmul_w8a8(num_rows: int, num_outputs: int, num_columns: int) -> None:
+    run = Run()
+    x, out = run.array("activations", num_rows, num_columns), run.array("activations", num_rows, num_outputs)
+    codes = run.array("codes", num_rows, num_columns, item_bytes=1)
+    code_scales = run.array("codes", num_rows, item_bytes=4)
+    numbers = run.array("weights", num_outputs, num_columns, item_bytes=1)
+    scales = run.array("weights", num_outputs, item_bytes=4)
+    counting.matmul_w8a8(x, codes, code_scales, numbers, scales, out)
+    torch.testing.assert_close(tensor(out), tensor(x) @ (tensor(numbers) * tensor(scales)[:, None]).t())
+    shapes = {"num_rows": num_rows, "num_outputs": num_outputs, "num_columns": num_columns}
+    run.assert_counted(roofline.matmul_w8a8(**shapes))
+
+
+def test_weights_of_4_bits_take_half_the_bytes_and_splits_are_written_and_read() -> None:
+    shapes = {"num_rows": 1, "num_outputs": 4096, "num_columns": 4096}
+    eight, four = (roofline.matmul_quant(**shapes, num_bits=bits) for bits in (8, 4))
+    assert eight.num_bytes - four.num_bytes == 4096 * 4096 // 2
+    split = roofline.matmul_quant(**shapes, num_bits=4, num_splits=8)
+    assert split.num_bytes - four.num_bytes == 2 * 4 * 8 * 4096
+
+
+def test_tiles_of_tokens_read_weights_again_and_tiles_of_outputs_tokens() -> None:
+    shapes = {"num_rows": 100, "num_outputs": 96, "num_columns": 64}
+    work = roofline.matmul_w8a8(**shapes, tile=(32, 48, 64, 4, 3))
+    assert work.again_bytes == 3 * 96 * 68 + 1 * 100 * 64
+
+
 class Paged:
     """A batch of equally long sequences in a paged cache."""
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine import philox
 from engine.sampled_row import SampledRow
+from engine.triton_sampler import edits_of, sampling_of
 from kernels import reference_sample
 from kernels.parity.cases_sample import SMALL
 from kernels.sample import sample, uniform
@@ -27,7 +28,6 @@ from kernels.sample_rows import (
     make_workspace,
 )
 from tests.builders_sampler import reference_token, row
-from tests.kernels.sampled_rows import edits_of, sampling_of
 
 CPU = torch.device("cpu")
 INF = math.inf
@@ -47,7 +47,7 @@ def test_the_number_drawn_is_the_engine_s() -> None:
     positions = POSITIONS + [(high << 32 | low, index, sibling) for high, low, index, sibling in more]
     numbers = torch.empty(len(positions), dtype=torch.float64)
     rows = [row(index, sibling=sibling, seed=seed) for seed, index, sibling in positions]
-    _uniform_kernel[(len(rows),)](sampling_of(rows), numbers)
+    _uniform_kernel[(len(rows),)](sampling_of(rows, CPU), numbers)
     expected = [philox.uniform(*position) for position in positions]
     assert numbers.tolist() == expected
     assert [reference_sample.uniform(*position) for position in positions] == expected
@@ -90,7 +90,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, list[SampledRow]]:
 
 def check_tokens(batch: tuple[Tensor, list[SampledRow]]) -> None:
     logits, rows = batch
-    sampling, edits = sampling_of(rows), edits_of(rows, logits.shape[1])
+    sampling, edits = sampling_of(rows, CPU), edits_of(rows, logits)
     sampled = sample(logits, sampling, edits, tile=SMALL)
     assert sampled.outcomes.tolist() == reference_sample.sample(logits, sampling, edits).outcomes.tolist()
     for place, asked in enumerate(rows):
@@ -113,7 +113,7 @@ def test_tokens_are_the_reference_s_at_length(batch: tuple[Tensor, list[SampledR
 
 def drawn_by(logits: Tensor, *rows: SampledRow, **options: Any) -> tuple[list[int], list[int]]:
     """Token ids and outcomes."""
-    sampled = sample(logits, sampling_of(rows), **options)
+    sampled = sample(logits, sampling_of(rows, CPU), **options)
     return sampled.token_ids.tolist(), sampled.outcomes.tolist()
 
 
@@ -161,7 +161,7 @@ def test_what_is_not_finite_has_an_outcome_and_no_token_and_leaves_the_others_al
 def test_a_mask_hides_neither_a_nan_nor_that_nothing_is_left() -> None:
     rows = [row(masked=(1,)), row(masked=(0, 1, 2))]
     logits = torch.tensor([[1.0, math.nan, 2.0], [1.0, 2.0, 3.0]])
-    sampled = sample(logits, sampling_of(rows), edits_of(rows, 3))
+    sampled = sample(logits, sampling_of(rows, CPU), edits_of(rows, logits))
     assert sampled.outcomes.tolist() == [NOT_FINITE] * 2
 
 
@@ -170,7 +170,7 @@ def test_a_token_depends_on_no_tile_and_on_nothing_beside_it(is_edited: bool) ->
     wide = torch.randn(2, 80, generator=torch.Generator().manual_seed(7)).round(decimals=1)
     logits = wide[:, :50]
     rows = [row(seed=9, top_p=0.8), row(1, seed=9, top_k=40)]
-    edits = edits_of(rows, 50) if is_edited else None
+    edits = edits_of(rows, logits) if is_edited else None
     together, _ = drawn_by(logits, *rows, edits=edits)
     for tile in (SMALL, SampleTile(num_listed=1, capacity=1, num_ids=16)):
         assert drawn_by(logits, *rows, edits=edits, tile=tile)[0] == together
@@ -179,7 +179,7 @@ def test_a_token_depends_on_no_tile_and_on_nothing_beside_it(is_edited: bool) ->
 
 def test_results_come_in_the_buffers_that_were_given() -> None:
     logits = torch.arange(12.0).view(2, 6)
-    sampling = sampling_of([row(temperature=0.0), row(top_k=1)])
+    sampling = sampling_of([row(temperature=0.0), row(top_k=1)], CPU)
     out, workspace = make_sampled(2, CPU), make_workspace((4, 6), CPU, is_edited=False)
     assert sample(logits, sampling, out=out, workspace=workspace) is out
     assert out.token_ids.tolist() == [5, 5]
@@ -189,13 +189,13 @@ def test_results_come_in_the_buffers_that_were_given() -> None:
 def test_padding_may_hold_anything_and_ends(number: float) -> None:
     """A row of a buffer that nobody filled: whatever comes of it, it is a token or none."""
     anything = torch.tensor([number], dtype=torch.float64)
-    sampling = sampling_of([row()])._replace(temperature=anything, top_p=anything, min_p=anything)
+    sampling = sampling_of([row()], CPU)._replace(temperature=anything, top_p=anything, min_p=anything)
     sampled = sample(torch.tensor([[1.0, 2.0, 2.0]]), sampling)
     assert 0 <= sampled.token_ids.item() < 3
 
 
 def test_no_rows_are_no_trouble() -> None:
-    sampled = sample(torch.zeros(0, 5), sampling_of([]))
+    sampled = sample(torch.zeros(0, 5), sampling_of([], CPU))
     assert sampled.token_ids.shape == sampled.outcomes.shape == (0,)
 
 
@@ -211,4 +211,4 @@ def test_no_rows_are_no_trouble() -> None:
 def test_tensors_that_do_not_fit_are_refused(logits: Tensor, rows: int, vocab: int, message: str) -> None:
     asked = [row()] * rows
     with pytest.raises(ValueError, match=message):
-        sample(logits, sampling_of(asked), edits_of(asked, vocab))
+        sample(logits, sampling_of(asked, CPU), edits_of(asked, torch.zeros(rows, vocab)))

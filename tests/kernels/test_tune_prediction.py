@@ -90,6 +90,7 @@ def test_ampere_s_instructions_are_slower_on_later_gpus(facts: Facts) -> None:
     old = replace(facts, tensor={"HMMA.16816.F32": 4})
     new = replace(facts, tensor={"HGMMA.64x64x16.F32": 4})
     assert predicted(old, turns) == pytest.approx(predicted(new, turns) / 0.6)
+    assert predicted(replace(facts, tensor={"IMMA.16832.S8.S8": 4}), turns) == predicted(old, turns)
 
 
 def test_what_spills_or_does_not_fit_is_out(facts: Facts) -> None:

@@ -66,6 +66,27 @@ def test_turns_of_both_passes_backward() -> None:
     assert keys.num_bytes == 2 * 64 * 128 * 2
 
 
+def test_turns_of_products_with_quantised_weights() -> None:
+    """4096 rows of 14336 numbers of 4 bits, 7168 bytes: 64 bytes a turn, for they are in groups of 64."""
+    problem = the_problem("matmul_quant", "llama, down W4 group 64, 64 rows")
+    chosen = {"num_rows": 32, "num_outputs": 128, "num_bytes": 256, "num_warps": 4, "num_stages": 3}
+    turns = problem.turns(chosen)["_multiply"]
+    assert turns.number == 2 * 32 * 112
+    assert turns.flops == 2 * 32 * 128 * 2 * 64
+    assert turns.num_bytes == 128 * 64 + 32 * 2 * 64 * 2
+    (whole,) = the_problem("matmul_quant", "llama, down W8, 64 rows").turns(chosen).values()
+    assert whole.number == 2 * 32 * 56
+
+
+def test_turns_of_products_of_8_bits() -> None:
+    problem = the_problem("matmul_w8a8", "smollm, up, 2048 rows")
+    chosen = {"num_rows": 128, "num_outputs": 64, "num_bytes": 128, "num_warps": 4, "num_stages": 3}
+    turns = problem.turns(chosen)["_multiply_codes"]
+    assert turns.number == 16 * 24 * 5  # 576 columns: the last turn is half empty
+    assert turns.flops == 2 * 128 * 64 * 128
+    assert turns.num_bytes == (128 + 64) * 128
+
+
 def test_the_two_ways_of_flash_are_never_each_other_s_nearest() -> None:
     ways = {problem.shape["way"] for problem in problems("attention_flash", "sm_90")}
     assert ways == {"forward", "backward"}

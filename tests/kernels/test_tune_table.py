@@ -61,10 +61,14 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert load("sm_90", tmp_path) == table
 
 
-@pytest.mark.parametrize("file", sorted(TUNED.glob("*.json")), ids=lambda file: file.stem)
-def test_the_stored_tables_hold_choices_that_their_shapes_have(file: Path) -> None:
-    table = load(file.stem)
-    assert table.arch == file.stem
+def test_the_stored_tables_hold_choices_that_their_shapes_have() -> None:
+    """There may be none."""
+    for file in sorted(TUNED.glob("*.json")):
+        check_stored(load(file.stem), file.stem)
+
+
+def check_stored(table: Table, arch: str) -> None:
+    assert table.arch == arch
     spaces = {(p.op, str(dict(p.shape))): p.space for op in OPS for p in problems(op, table.arch)}
     for one in table.entries:
         genes = spaces[one.op, str(dict(one.shape))].genes

@@ -1,0 +1,81 @@
+from tests.kernels.plants import Plant
+
+PLANTS = [
+    Plant(
+        "matmul_quant",
+        "x_rows = x_ptr + row * x_stride",
+        "x_rows = x_ptr + row * K",
+        "a view taken for whole",
+        "a view",
+    ),
+    Plant(
+        "matmul_quant",
+        "high_product = tile_dot(high, _columns(x_rows + WIDTH,",
+        "high_product = tile_dot(high, _columns(x_rows + 1,",
+        "the high bits meet another half of the token",
+        "float16 W4 group K",
+    ),
+    Plant(
+        "matmul_quant",
+        "place = (WIDTH + first) // GROUP * scale_stride + output",
+        "place = first // GROUP * scale_stride + output",
+        "the second half has the first one's scales",
+        "float32 W4 group 32",
+    ),
+    Plant(
+        "matmul_quant",
+        "    if weight.group_size < num_columns:",
+        "    if False:",
+        "a turn over the border of a group",
+        "float16 W8 group 32",
+    ),
+    Plant(
+        "matmul_quant",
+        "gcd(weight.group_size, weight.values.shape[1])",
+        "weight.group_size",
+        "the second half begins within a group",
+        "T=7 N=5 K=192",
+    ),
+    Plant(
+        "matmul_quant",
+        "totals += _row_sums(x_rows, is_row",
+        "totals = _row_sums(x_rows, is_row",
+        "a whole row's offset for the last turn only",
+        "W4 group K T=3 N=20 K=300 offsets",
+    ),
+    Plant(
+        "matmul_quant",
+        "if WIDTH % BYTES != 0:\n        is_there &= column < WIDTH\n    return tl.load(",
+        "if False:\n        is_there &= column < WIDTH\n    return tl.load(",
+        "what lies behind a row is multiplied with nothing, and is NaN",
+        "K=400",
+    ),
+    Plant(
+        "matmul_quant",
+        "None if is_split else bias, partial",
+        "bias, partial",
+        "every split adds the bias",
+        "bias splits=2",
+    ),
+    Plant(
+        "matmul_quant",
+        "tl.static_range(1, SPLITS)",
+        "tl.static_range(2, SPLITS)",
+        "a split is left out",
+        "splits=3",
+    ),
+    Plant(
+        "matmul_quant",
+        "split * split_stride + row[:, None]",
+        "row[:, None]",
+        "all splits in the place of one",
+        "splits=3",
+    ),
+    Plant(
+        "matmul_quant",
+        "from_int4(numbers, x_ptr.dtype.element_ty, offsets_ptr is None)",
+        "from_int4(numbers, x_ptr.dtype.element_ty, False)",
+        "symmetric numbers are not centred",
+        "float32 W4 group K",
+    ),
+]
