@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints-cpu.txt
 ARGS ?=
 
-.PHONY: setup serve test check check-rules soak clean
+.PHONY: setup serve test check check-rules gpu-check soak clean
 
 DONE := $(VENV)/.done-$(notdir $(CONSTRAINTS))
 
@@ -34,6 +34,9 @@ check-rules: setup
 	.ci/get-promtool $(BIN)
 	$(BIN)/promtool check config deploy/prometheus/prometheus.yml
 	$(BIN)/promtool test rules deploy/prometheus/tests/*_test.yml
+
+gpu-check: setup
+	$(BIN)/headrace kernels gpu-check $(ARGS)
 
 soak: setup
 	$(BIN)/python -m pytest -m soak $(ARGS)

@@ -42,6 +42,7 @@ COMMANDS = {
         "cluster.admin_cli.apply_command:apply", "Bring tiers, tenants and keys to what a file says."
     ),
     "bench": Entry("loadtest.bench_command:bench", "Measure one part alone, such as the engine."),
+    "eval": Entry("engine.evaluation.command:evaluation", "What a choice costs a model's answers."),
     "kernels": Entry("kernels.commands.group:kernels", "The GPU kernels: proven, with a GPU or without."),
     "load": Entry("loadtest.load_command:load", "Measure a running server under load."),
     "scenario": Entry(

@@ -68,6 +68,8 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports, listener: B
         kv_dtype=spec.engine.kv_dtype,
         deterministic=spec.settings.deterministic,
         num_threads=spec.threads_per_replica,
+        backend=spec.settings.attention_backend,
+        quantization=spec.settings.quantization,
         stage=lambda name: reports.stage(replica_id, name, time.monotonic),
     )
     with reports.stage(replica_id, "golden", time.monotonic) as detail:
@@ -81,7 +83,9 @@ def _load(spec: ClusterSpec, replica_id: str, reports: StartReports, listener: B
         incarnation=secrets.randbits(32),
         model_id=source.config.model_id,
         revision=source.config.revision,
-        hash_root=model_root(source.config, kv_dtype=spec.engine.kv_dtype),
+        hash_root=model_root(
+            source.config, kv_dtype=spec.engine.kv_dtype, quantization=spec.settings.quantization
+        ),
         block_size=config.block_size,
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,

@@ -17,7 +17,9 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from cluster.routing import Routing
+from engine.config import BackendName
 from engine.faults import parse_faults
+from engine.quantization import Quantization
 
 ENV_PREFIX = "HEADRACE_"
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -75,7 +77,15 @@ class ServeSettings(BaseSettings):
         Path(".headrace"), description="keys, secret, Redis data, settled requests, copy of the tenants"
     )
     device: Device = Field("cpu", description="where the engine computes; cuda is untested without a GPU")
+    attention_backend: BackendName = Field(
+        "auto", description="whose kernels; auto: triton on cuda, cpu on a CPU"
+    )
     dtype: Dtype = Field("auto", description="of the weights; auto: bfloat16 where the CPU is good at it")
+    quantization: Quantization = Field(
+        "none",
+        description="of the projections (not embedding, norms, lm_head); without it files are dequantised to "
+        "--dtype, with stored they stay as they are, int8 and int4 round whatever they hold",
+    )
     kv_cache_dtype: Dtype = Field("auto", description="of the KV cache; auto: that of the weights")
     deterministic: bool = Field(
         False, description="reference mode: the same bits whatever the batch; float32, one thread, slow"
@@ -160,6 +170,17 @@ class ServeSettings(BaseSettings):
                 raise ValueError(
                     f"--deterministic computes in float32: give {flag} float32 or auto, not bfloat16"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _kernels_run_on_the_device(self) -> ServeSettings:
+        name, device = self.attention_backend, self.device
+        if name != "auto" and self.deterministic:
+            raise ValueError("--deterministic has kernels of its own: give --attention-backend auto")
+        if (name, device) == ("cpu", "cuda"):
+            raise ValueError("--attention-backend cpu goes with --device cpu")
+        if (name, device) == ("triton", "cpu") and os.environ.get("TRITON_INTERPRET") != "1":
+            raise ValueError("--attention-backend triton goes with --device cuda")
         return self
 
     @model_validator(mode="after")

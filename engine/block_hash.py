@@ -36,8 +36,13 @@ def _digest(tagged: Iterable[tuple[str, bytes]]) -> BlockHash:
     return BlockHash(state.digest())
 
 
-def model_root(model: ModelConfig, *, kv_dtype: str, adapter: str = "") -> BlockHash:
-    """Root of one model revision, as a replica's hello names it. No tenant yet: see `tenant_root`."""
+def model_root(
+    model: ModelConfig, *, kv_dtype: str, adapter: str = "", quantization: str = "none"
+) -> BlockHash:
+    """Root of one model revision, as a replica's hello names it. No tenant yet: see `tenant_root`.
+
+    Of unquantised weights no quantization is hashed: these roots are older than it.
+    """
     tagged = {
         "model_id": model.model_id,
         "revision": model.revision,
@@ -45,6 +50,8 @@ def model_root(model: ModelConfig, *, kv_dtype: str, adapter: str = "") -> Block
         "kv_dtype": kv_dtype,
         "adapter": adapter,
     }
+    if quantization != "none":
+        tagged["quantization"] = quantization
     return _digest((tag, value.encode()) for tag, value in tagged.items())
 
 

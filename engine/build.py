@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from engine.config import EngineConfig
+from engine.config import BackendName, EngineConfig
 from engine.executor import Executor
 from engine.loading.source import ModelSource
+from engine.quantization import Quantization
 
 Stage = Callable[[str], AbstractContextManager[Callable[[str], None]]]
 """Entered around each stage of a load with its name; what it yields takes a detail to show."""
@@ -27,6 +28,8 @@ def build_executor(
     kv_dtype: str | None = None,
     deterministic: bool = False,
     num_threads: int | None = None,
+    backend: BackendName = "auto",
+    quantization: Quantization = "none",
     stage: Stage = _untold,
 ) -> Executor:
     """Loads weights, takes the KV pool and warms up. Torch is imported here, when there is a model."""
@@ -45,8 +48,12 @@ def build_executor(
             deterministic=deterministic,
             num_threads=num_threads,
             max_model_len=config.max_model_len,
+            backend=backend,
+            quantization=quantization,
+            max_num_seqs=config.max_num_seqs,
         )
-        detail(f"{source.config.model_id}, {dtype}")
+        kept = "" if quantization == "none" else f", {quantization}"
+        detail(f"{source.config.model_id}, {dtype}{kept}")
     with stage("KV pool") as detail:
         executor.allocate_kv(config.num_blocks, config.block_size)
         detail(f"{config.num_blocks} blocks of {config.block_size} tokens")

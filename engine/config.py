@@ -9,6 +9,9 @@ BLOCK_SIZE = 16
 
 RopeType = Literal["none", "linear", "llama3", "yarn"]
 
+BackendName = Literal["auto", "triton", "cpu", "reference"]
+"""Whose kernels a model runs on (`engine/attention_backend.py`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:

@@ -11,7 +11,10 @@ from engine.loading.weights import expected_shapes
 
 
 def weights_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes of all weights once loaded; tied embeddings count once."""
+    """Bytes of all weights once loaded; tied embeddings count once.
+
+    On a CPU quantised ones take no more (`kernels/cpu_quant.py`): less, or as much where they are dense.
+    """
     return sum(map(prod, expected_shapes(config).values())) * DTYPE_BYTES[dtype]
 
 

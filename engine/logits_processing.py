@@ -47,8 +47,7 @@ def _penalise_repetition(logits: Tensor, row: SampledRow) -> None:
 
 def _penalise_output(logits: Tensor, row: SampledRow) -> None:
     """l - presence - frequency · count, for each token in the output, as in OpenAI's API."""
-    if row.output_index > len(row.history):
-        raise ValueError("the history of a row with penalties is shorter than its output")
+    check_history(row)
     presence, frequency = row.params.presence_penalty, row.params.frequency_penalty
     counts = Counter(row.history[len(row.history) - row.output_index :])
     if counts and (presence or frequency):
@@ -62,6 +61,17 @@ def _mask(logits: Tensor, token_ids: Collection[int]) -> None:
 
 
 def _index(name: str, token_ids: Collection[int], logits: Tensor) -> Tensor:
-    if min(token_ids) < 0 or max(token_ids) >= len(logits):
-        raise ValueError(f"{name} holds a token id outside the vocabulary")
+    check_token_ids(name, token_ids, len(logits))
     return torch.tensor(list(token_ids), device=logits.device)
+
+
+def check_token_ids(name: str, token_ids: Collection[int], vocab_size: int) -> None:
+    """Raises ValueError."""
+    if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
+        raise ValueError(f"{name} holds a token id outside the vocabulary")
+
+
+def check_history(row: SampledRow) -> None:
+    """Raises ValueError."""
+    if row.output_index > len(row.history):
+        raise ValueError("the history of a row with penalties is shorter than its output")

@@ -1,14 +1,14 @@
 """From logits to tokens: the same draw for a row whatever else is in the batch.
 
-Order: bias, penalties, mask, temperature, top-k, top-p, min-p; the draw equals
-`kernels/reference_sampling.py` token for token. Logprobs are of the logits as the model made them.
+Order: bias, penalties, mask, temperature, top-k, top-p, min-p; the draw, by torch or by a device's kernel,
+equals `kernels/reference_sampling.py` token for token. Logprobs are of the logits as the model made them.
 A row's fault is that row's error and leaves its neighbours as they would be without it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -19,7 +19,15 @@ from engine.logprobs import token_logprobs
 from engine.request import TokenLogprobs
 from engine.sampled_row import SampledRow
 
-__all__ = ["NON_FINITE_LOGITS", "SAMPLER_ERROR", "Draw", "SampledRow", "sample"]
+__all__ = [
+    "NON_FINITE_LOGITS",
+    "SAMPLER_ERROR",
+    "Draw",
+    "DrawTokens",
+    "SampledRow",
+    "draw_by_torch",
+    "sample",
+]
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +36,9 @@ NON_FINITE_LOGITS = "non_finite_logits"
 
 SAMPLER_ERROR = "sampler_error"
 """Error code: sampling the row raised."""
+
+DrawTokens = Callable[[Tensor, Sequence[SampledRow]], list[int | None]]
+"""Logits [R, vocab] and their rows → a token id a row; None where the logits are not finite. May raise."""
 
 
 class Draw(NamedTuple):
@@ -41,25 +52,25 @@ class Draw(NamedTuple):
 def sample(
     logits: Tensor,  # [R, vocab] float32 or float64, left as it is
     rows: Sequence[SampledRow],
+    draw_tokens: DrawTokens | None = None,
 ) -> list[Draw]:
-    """One draw a row. Never raises: where a batch fails, each row is sampled alone, and only what still
-    fails is an error."""
+    """One draw a row, by torch unless told otherwise. Never raises: where a batch fails, each row is sampled
+    alone, and only what still fails is an error."""
     try:
-        return _sample_together(logits, rows)
+        return _sample_together(logits, rows, draw_tokens or draw_by_torch)
     except Exception:
         log.exception("sampling failed in a batch of %d", len(rows))
     if len(rows) == 1:
         return [Draw(None, error=SAMPLER_ERROR)]
-    return [draw for i, row in enumerate(rows) for draw in sample(logits[i : i + 1], [row])]
+    return [draw for i, row in enumerate(rows) for draw in sample(logits[i : i + 1], [row], draw_tokens)]
 
 
-def _sample_together(logits: Tensor, rows: Sequence[SampledRow]) -> list[Draw]:
+def _sample_together(logits: Tensor, rows: Sequence[SampledRow], draw_tokens: DrawTokens) -> list[Draw]:
     token_ids: dict[int, int | None] = {}
     for is_processed in (False, True):
         places = [i for i, row in enumerate(rows) if row.is_processed is is_processed]
         if places:
-            group, values = [rows[i] for i in places], _rows_of(logits, places)
-            drawn = _draw(process_logits(values, group) if is_processed else values, group)
+            drawn = draw_tokens(_rows_of(logits, places), [rows[i] for i in places])
             token_ids.update(zip(places, drawn, strict=True))
     logprobs = _logprobs(logits, rows, token_ids)
     return [
@@ -68,8 +79,10 @@ def _sample_together(logits: Tensor, rows: Sequence[SampledRow]) -> list[Draw]:
     ]
 
 
-def _draw(logits: Tensor, rows: Sequence[SampledRow]) -> list[int | None]:
-    """A token id a row; None where the logits are not finite."""
+def draw_by_torch(logits: Tensor, rows: Sequence[SampledRow]) -> list[int | None]:
+    """The `DrawTokens` of every device."""
+    if any(row.is_processed for row in rows):
+        logits = process_logits(logits, rows)
     best, best_ids = logits.max(dim=-1)  # of equal ones the lowest id; NaN is above +inf
     token_ids: list[int | None] = [
         token_id if is_finite else None

@@ -25,6 +25,10 @@ class StepTensors:
     sampled_rows: list[int]  # R: rows of the plan that are sampled
     sampled_tokens: Tensor  # [R] int64: places in [T] whose logits are sampled
 
+    @property
+    def num_rows(self) -> int:  # S
+        return len(self.seq_lens)
+
 
 def step_tensors(scheduled: Sequence[ScheduledRequest], block_size: int, device: torch.device) -> StepTensors:
     """`scheduled` holds at least one request."""

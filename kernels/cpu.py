@@ -21,11 +21,6 @@ GATHER_LIMIT = 16_384
 """Tokens that decodes gather at once, padding included, unless one alone has more: bounds the memory."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As the reference's."""
-    return F.linear(x, weight, bias)
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As the reference's."""
     return F.rms_norm(x, (x.shape[-1],), weight, eps)

@@ -63,6 +63,10 @@ class GgufTensor:
     start: int
 
     @property
+    def type_name(self) -> str:
+        return TENSOR_TYPES[self.type_number][0]
+
+    @property
     def num_bytes(self) -> int:
         _, block_weights, block_bytes = TENSOR_TYPES[self.type_number]
         return prod(self.shape) // block_weights * block_bytes
@@ -179,9 +183,13 @@ class GgufFile:
         from gguf.quants import dequantize
 
         tensor = self.tensors[name]
-        rows = self._data[tensor.start : tensor.start + tensor.num_bytes].reshape(*tensor.shape[:-1], -1)
-        weights = dequantize(rows, GGMLQuantizationType(tensor.type_number))
+        weights = dequantize(self.rows(name), GGMLQuantizationType(tensor.type_number))
         return np.asarray(weights, dtype=np.float32).reshape(tensor.shape)
+
+    def rows(self, name: str) -> npt.NDArray[np.uint8]:
+        """The tensor's bytes, mapped: its last dimension in them."""
+        tensor = self.tensors[name]
+        return self._data[tensor.start : tensor.start + tensor.num_bytes].reshape(*tensor.shape[:-1], -1)
 
     def digest(self) -> str:
         return weights_digest(self._data, self._data_start)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,16 @@ from engine.config import ModelConfig
 from engine.kv_memory import weights_bytes
 from engine.loading.architectures import GGUF, Architecture
 from engine.loading.errors import ModelError, shown
-from engine.loading.gguf_file import GgufFile
+from engine.loading.gguf_file import GgufFile, GgufTensor
 from engine.loading.gguf_metadata import REMEDY, Metadata, VocabularyMetadata
+from engine.loading.gguf_numbers import KEPT_TYPES, stored_weight
 from engine.loading.gguf_rope import DIVISORS, gguf_rope
 from engine.loading.gguf_vocabulary import gguf_tokenizer
-from engine.loading.weights import check_shapes, half_split_rows, name_of_gguf
+from engine.loading.stored_weight import StoredWeight
+from engine.loading.weights import check_shapes, half_split_rows, is_projection, name_of_gguf
 from engine.tokenizer import BpeTokenizer
+
+_Number = TypeVar("_Number", bound=np.generic)
 
 
 class GgufModel:
@@ -52,18 +57,33 @@ class GgufModel:
             raise ModelError("tokenizer.chat_template is not UTF-8", REMEDY)
         return template
 
-    def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-        for gguf_name in self._file.tensors:
-            if gguf_name != DIVISORS:
-                name = name_of_gguf(gguf_name)
+    @property
+    def is_quantized(self) -> bool:
+        return any(self._is_kept(tensor) for tensor in self._file.tensors.values())
+
+    def weights(
+        self, *, as_stored: bool = False
+    ) -> Iterator[tuple[str, npt.NDArray[np.float32] | StoredWeight]]:
+        for gguf_name, tensor in self._file.tensors.items():
+            if gguf_name == DIVISORS:
+                continue
+            name = name_of_gguf(gguf_name)
+            if as_stored and self._is_kept(tensor):
+                rows = self._file.rows(gguf_name)
+                stored = stored_weight(tensor.type_name, rows, tensor.shape[1])
+                yield name, stored.with_rows(partial(self._half_split, name))
+            else:
                 yield name, self._half_split(name, self._file.tensor(gguf_name))
 
-    def _half_split(self, name: str, weight: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _is_kept(self, tensor: GgufTensor) -> bool:
+        return is_projection(name_of_gguf(tensor.name)) and tensor.type_name in KEPT_TYPES
+
+    def _half_split(self, name: str, rows: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
         if self._architecture.is_interleaved_in_gguf and name.endswith("self_attn.q_proj.weight"):
-            return half_split_rows(weight, self.config.num_heads)
+            return half_split_rows(rows, self.config.num_heads)
         if self._architecture.is_interleaved_in_gguf and name.endswith("self_attn.k_proj.weight"):
-            return half_split_rows(weight, self.config.num_kv_heads)
-        return weight
+            return half_split_rows(rows, self.config.num_kv_heads)
+        return rows
 
     def weights_bytes(self, dtype: str) -> int:
         return weights_bytes(self.config, dtype)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import numpy.typing as npt
 
 from engine.config import ModelConfig
@@ -18,8 +17,10 @@ from engine.loading.architectures import HUGGING_FACE, Architecture
 from engine.loading.errors import ModelError
 from engine.loading.json_file import read_json
 from engine.loading.model_file import is_stated, read_file, read_text
+from engine.loading.quantized_folder import QuantizedProjections, read_quantization
 from engine.loading.rope_recipe import agreed_parameters, read_rope
 from engine.loading.safetensors_shards import open_weights
+from engine.loading.stored_weight import StoredWeight
 from engine.loading.tokenizer_json import tokenizer_from_json
 from engine.loading.weights import LM_HEAD, check_shapes
 from engine.tokenizer import BpeTokenizer
@@ -61,6 +62,7 @@ class _ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     bos_token_id: _TokenId | None = None
     eos_token_id: _TokenId | list[_TokenId] | None = None
+    quantization_config: dict[str, Any] | None = None
 
 
 class _GenerationConfigFile(msgspec.Struct, frozen=True):
@@ -84,17 +86,18 @@ class HuggingFaceFolder:
         self.served_name = folder.resolve().name
         architecture = _architecture(read_json(folder / "config.json", _Named).architectures)
         stated = read_json(folder / "config.json", _ConfigFile)
-        self._weights = open_weights(folder)
+        quantization = stated.quantization_config and read_quantization(stated.quantization_config)
+        self._weights = open_weights(folder, has_words=bool(quantization))
+        self._quantized = QuantizedProjections(quantization, self._weights) if quantization else None
         self.config = self._config(stated, architecture)
-        check_shapes(
-            self.config,
-            {name: shape for name, shape in self._weights.shapes().items() if self._is_used(name)},
-        )
+        shapes = {name: shape for name, shape in self._weights.shapes().items() if self._is_used(name)}
+        check_shapes(self.config, shapes | (self._quantized.shapes() if self._quantized else {}))
 
     def _is_used(self, name: str) -> bool:
         """Some files repeat a tied embedding, or hold angles that were computed once."""
         is_repeated = name == LM_HEAD and self.config.tie_word_embeddings
-        return not is_repeated and not name.endswith(".rotary_emb.inv_freq")
+        is_part = self._quantized is not None and self._quantized.is_part(name)
+        return not is_repeated and not is_part and not name.endswith(".rotary_emb.inv_freq")
 
     def _config(self, stated: _ConfigFile, architecture: Architecture) -> ModelConfig:
         _check_built(stated)
@@ -165,10 +168,18 @@ class HuggingFaceFolder:
             return next((entry.template for entry in template if entry.name == "default"), None)
         return template
 
-    def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32] | npt.NDArray[np.float64]]]:
+    @property
+    def is_quantized(self) -> bool:
+        return self._quantized is not None and self._quantized.can_stay
+
+    def weights(self, *, as_stored: bool = False) -> Iterator[tuple[str, npt.NDArray[Any] | StoredWeight]]:
         for name in self._weights.shapes():
             if self._is_used(name):
                 yield name, self._weights.tensor(name)
+        if self._quantized is not None:
+            for name in self._quantized.shapes():
+                stays = as_stored and self.is_quantized
+                yield name, self._quantized.stored(name) if stays else self._quantized.dequantized(name)
 
     def weights_bytes(self, dtype: str) -> int:
         return weights_bytes(self.config, dtype)

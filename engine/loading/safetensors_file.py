@@ -6,8 +6,10 @@ data), the data. Tensors may begin at any byte; together they cover the data, ea
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,8 +22,14 @@ from engine.loading.model_file import check_regular
 _MAX_HEADER_BYTES = 100_000_000
 _REMEDY = "download the file again or give another one"
 
-_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+_FLOATS: dict[str, type[np.generic]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+}
 """bfloat16 is read as its 16 bits: the upper half of a float32."""
+_DTYPES: dict[str, type[np.generic]] = {**_FLOATS, "I32": np.int32}
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -39,8 +47,8 @@ class SafetensorsFile:
         self._data_start = data_start
 
     @classmethod
-    def open(cls, path: Path) -> SafetensorsFile:
-        """Maps the file and checks every tensor's type and place."""
+    def open(cls, path: Path, *, has_words: bool = False) -> SafetensorsFile:
+        """Maps the file and checks every tensor's type and place. With `has_words` a type may be int32."""
         check_regular(path)
         if path.stat().st_size < 8:
             raise ModelError(f"{path} is a truncated safetensors file", _REMEDY)
@@ -55,21 +63,32 @@ class SafetensorsFile:
         entries = _parse_header(path, data[8 : 8 + header_bytes].tobytes())
         data_bytes = len(data) - 8 - header_bytes
         for name, entry in entries.items():
-            _check(path, name, entry, data_bytes)
+            _check(path, name, entry, data_bytes, _DTYPES if has_words else _FLOATS)
         _check_cover(path, entries, data_bytes)
         return cls(data, entries, 8 + header_bytes)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(entry.shape) for name, entry in self._entries.items()}
 
+    def dtypes(self) -> dict[str, str]:
+        """As the format names them: F32, BF16, I32, …"""
+        return {name: entry.dtype for name, entry in self._entries.items()}
+
     def tensor(self, name: str) -> npt.NDArray[np.float32] | npt.NDArray[np.float64]:
         """The tensor in its shape; half-precision types are widened to float32, exactly."""
+        values, dtype = self._values(name), self._entries[name].dtype
+        if dtype == "BF16":
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values if dtype in ("F64", "F32") else values.astype(np.float32)
+
+    def words(self, name: str) -> npt.NDArray[np.int32]:
+        """A tensor of int32, mapped."""
+        return self._values(name)
+
+    def _values(self, name: str) -> npt.NDArray[Any]:
         entry = self._entries[name]
         begin, end = (self._data_start + offset for offset in entry.data_offsets)
-        values = self._data[begin:end].view(_DTYPES[entry.dtype]).reshape(entry.shape)
-        if entry.dtype == "BF16":
-            return (values.astype(np.uint32) << 16).view(np.float32)
-        return values if entry.dtype in ("F64", "F32") else values.astype(np.float32)
+        return self._data[begin:end].view(_DTYPES[entry.dtype]).reshape(entry.shape)
 
     def digest(self) -> str:
         return weights_digest(self._data, self._data_start)
@@ -84,11 +103,11 @@ def _parse_header(path: Path, header: bytes) -> dict[str, _Entry]:
         raise ModelError(f"{path} has a corrupt safetensors header ({error})", _REMEDY) from None
 
 
-def _check(path: Path, name: str, entry: _Entry, data_bytes: int) -> None:
-    if entry.dtype not in _DTYPES:
+def _check(path: Path, name: str, entry: _Entry, data_bytes: int, dtypes: Collection[str]) -> None:
+    if entry.dtype not in dtypes:
         raise ModelError(
             f"tensor {name!r} has type {entry.dtype}, which is not supported",
-            f"give a file whose tensors are all {', '.join(_DTYPES)}",
+            f"give a file whose tensors are all {', '.join(dtypes)}",
         )
     begin, end = entry.data_offsets
     needed = prod(entry.shape) * np.dtype(_DTYPES[entry.dtype]).itemsize

@@ -24,16 +24,23 @@ class Weights(Protocol):
 
     def shapes(self) -> dict[str, tuple[int, ...]]: ...
 
+    def dtypes(self) -> dict[str, str]: ...
+
     def tensor(self, name: str) -> npt.NDArray[np.float32] | npt.NDArray[np.float64]: ...
+
+    def words(self, name: str) -> npt.NDArray[np.int32]: ...
 
     def digest(self) -> str: ...
 
 
-def open_weights(folder: Path) -> Weights:
-    """Raises ModelError, naming shard or tensor, unless the folder holds all that it announces."""
+def open_weights(folder: Path, *, has_words: bool = False) -> Weights:
+    """Raises ModelError, naming shard or tensor, unless the folder holds all that it announces.
+
+    `has_words` lets tensors be of int32.
+    """
     if (folder / _FILE).exists() or not (folder / _INDEX).exists():
-        return SafetensorsFile.open(folder / _FILE)
-    return _open_shards(folder)
+        return SafetensorsFile.open(folder / _FILE, has_words=has_words)
+    return _open_shards(folder, has_words)
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -55,6 +62,13 @@ class _Shards:
     def tensor(self, name: str) -> npt.NDArray[np.float32] | npt.NDArray[np.float64]:
         return self._shards[self._weight_map[name]].tensor(name)
 
+    def dtypes(self) -> dict[str, str]:
+        dtypes = {name: shard.dtypes() for name, shard in self._shards.items()}
+        return {name: dtypes[shard][name] for name, shard in self._weight_map.items()}
+
+    def words(self, name: str) -> npt.NDArray[np.int32]:
+        return self._shards[self._weight_map[name]].words(name)
+
     def digest(self) -> str:
         state = blake2b(digest_size=16)
         for shard in self._shards.values():
@@ -62,7 +76,7 @@ class _Shards:
         return state.hexdigest()
 
 
-def _open_shards(folder: Path) -> _Shards:
+def _open_shards(folder: Path, has_words: bool) -> _Shards:
     weight_map = read_json(folder / _INDEX, _Index).weight_map
     shards = {}
     for name in sorted(set(weight_map.values())):
@@ -70,7 +84,7 @@ def _open_shards(folder: Path) -> _Shards:
             raise ModelError(
                 f"{folder / _INDEX}: shard {name!r} is not the name of a safetensors file", _REMEDY
             )
-        shards[name] = SafetensorsFile.open(folder / name)
+        shards[name] = SafetensorsFile.open(folder / name, has_words=has_words)
     placed = {(tensor, name) for name, shard in shards.items() for tensor in shard.shapes()}
     stated = set(weight_map.items())
     for tensor, name in sorted(stated - placed):

@@ -14,6 +14,7 @@ from engine.kv_memory import check_max_model_len
 from engine.loading.errors import ModelError
 from engine.loading.gguf_model import GgufModel
 from engine.loading.hf_folder import HuggingFaceFolder
+from engine.loading.stored_weight import StoredWeight
 from engine.loading.tape_model import TapeModel
 from engine.tape import PREFIX, TapeSpec, parse_tape_spec
 from engine.tokenizer import Tokenizer
@@ -42,8 +43,15 @@ class ModelSource(Protocol):
 
     def chat_template(self) -> str | None: ...
 
-    def weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """(Hugging Face name, float32 or float64 array), each tensor once, Q and K rows half-split."""
+    @property
+    def is_quantized(self) -> bool:
+        """Whether its files hold weights that may stay as they are stored."""
+
+    def weights(self, *, as_stored: bool = False) -> Iterator[tuple[str, npt.NDArray[Any] | StoredWeight]]:
+        """(Hugging Face name, float32 or float64 array), each tensor once, Q and K rows half-split.
+
+        `as_stored`: those that are quantised, as such.
+        """
 
     def weights_bytes(self, dtype: str) -> int:
         """Memory of the weights once loaded in `dtype`."""

@@ -66,7 +66,11 @@ class TapeModel:
     def chat_template(self) -> str | None:
         return self._chat_template
 
-    def weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    @property
+    def is_quantized(self) -> bool:
+        return True  # it has no weights that could be of another format
+
+    def weights(self, *, as_stored: bool = False) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         return iter(())
 
     def weights_bytes(self, dtype: str) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.config import ModelConfig
 from engine.loading.errors import ModelError
+
+_Number = TypeVar("_Number", bound=np.generic)
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -98,7 +101,12 @@ def check_shapes(config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> N
         )
 
 
-def half_split_rows(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
+def is_projection(name: str) -> bool:
+    """Whether a tensor is a matrix of attention or MLP: what is quantised, where anything is."""
+    return name.endswith("_proj.weight")
+
+
+def half_split_rows(weight: npt.NDArray[_Number], num_heads: int) -> npt.NDArray[_Number]:
     """Rows of a Q or K projection from GGUF's order to the half-split one.
 
     For Llama, GGUF stores each head's rows for interleaved RoPE (pairs 2i, 2i + 1); here RoPE rotates

@@ -102,6 +102,24 @@ def test_reference_mode_reaches_the_executor(monkeypatch: pytest.MonkeyPatch, de
     assert told != logprobs_of(built(deterministic=not deterministic))
 
 
+def test_the_quantization_reaches_the_weights_and_the_root_of_the_hashes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = load(monkeypatch, quantization="int8")
+    told = logprobs_of(loaded.core)
+    assert told == logprobs_of(built(quantization="int8"))
+    assert told != logprobs_of(built())
+    root = model_root(tiny_source().config, kv_dtype="float32", quantization="int8")
+    assert loaded.hello.hash_root == root
+    assert root != model_root(tiny_source().config, kv_dtype="float32")
+
+
+def test_the_named_kernels_reach_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = logprobs_of(load(monkeypatch, attention_backend="reference").core)
+    assert told == logprobs_of(built(backend="reference"))
+    assert told != logprobs_of(built(backend="cpu"))
+
+
 @pytest.mark.parametrize(("fault", "error_code"), [("raise@0+", "engine_error"), (None, None)])
 def test_a_fault_strikes_if_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, fault: str | None, error_code: str | None

@@ -69,6 +69,13 @@ def test_every_field_has_a_flag_and_a_help_text() -> None:
         (["--deterministic", "--dtype", "bfloat16"], "--deterministic"),
         (["--deterministic", "--kv-cache-dtype", "bfloat16"], "--kv-cache-dtype float32 or auto"),
         (["--deterministic", "--kv-cache-dtype", "bfloat16"], "--deterministic"),
+        (["--attention-backend", "flash"], "--attention-backend"),
+        (["--attention-backend", "triton"], "--attention-backend triton goes with --device cuda"),
+        (
+            ["--attention-backend", "cpu", "--device", "cuda"],
+            "--attention-backend cpu goes with --device cpu",
+        ),
+        (["--attention-backend", "cpu", "--deterministic"], "give --attention-backend auto"),
         (["--kv-memory", "foo"], "--kv-memory: give bytes, or 512M, 1G (given: 'foo')"),
         (["--ray-address", "ray://head:10001"], "--ray-address: give auto, or host:port"),
         (["--ray-address", "head"], "--ray-address: give auto, or host:port"),
@@ -76,7 +83,10 @@ def test_every_field_has_a_flag_and_a_help_text() -> None:
     ],
 )
 @pytest.mark.usefixtures("nothing_starts")
-def test_a_bad_flag_is_named_and_ends_with_2(arguments: list[str], named: str) -> None:
+def test_a_bad_flag_is_named_and_ends_with_2(
+    arguments: list[str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     result = CliRunner().invoke(serve, arguments)
     assert result.exit_code == 2
     assert named in result.output

@@ -6,7 +6,7 @@ What must hold is written here once, in `Run`; `test_random_loads.py` says over 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -301,3 +301,26 @@ def _random_add(random: Random, priority: int) -> Event:
         n=random.choice([1, 1, 1, 2, 3]),
         flow=random.choice(FLOWS),
     )
+
+
+def long_overloads(num_runs: int, make_policy: Callable[[], SchedulingPolicy]) -> Counter[str]:
+    """What so many long runs reached. Hypothesis finds small histories; these get to third preemptions."""
+    reached: Counter[str] = Counter()
+    for seed in range(num_runs):
+        config = EngineConfig(
+            num_blocks=21,
+            max_model_len=60,
+            max_num_seqs=8,
+            max_num_batched_tokens=12,
+            block_size=2,
+            watermark=0.0,
+            enable_prefix_caching=seed % 3 > 0,
+        )
+        run = Run(config, policy=make_policy())
+        run.play(heavy_load(Random(seed), 200))
+        run.finish()
+        reached["preemptions"] += run.num_preemptions
+        reached["third preemptions"] += run.most_preemptions() >= 3
+        reached["copies"] += run.num_copies
+        reached["hits"] += run.scheduler.counters().prefix_hits_tokens_total
+    return reached

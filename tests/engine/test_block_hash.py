@@ -74,7 +74,8 @@ def test_a_root_is_the_stored_one(row: dict[str, Any]) -> None:
     """Gateways, replicas and the prefix index of different ages must agree on it."""
     rope = RopeConfig(**{key: tuple(v) if isinstance(v, list) else v for key, v in row["rope"].items()})
     model = replace(MODEL, model_id=row["model_id"], revision=row["revision"], rope=rope)
-    assert model_root(model, kv_dtype=row["kv_dtype"], adapter=row["adapter"]).hex() == row["root"]
+    beside = {name: row[name] for name in ("kv_dtype", "adapter", "quantization")}
+    assert model_root(model, **beside).hex() == row["root"]
 
 
 @pytest.mark.parametrize("row", STORED["chains"])
@@ -86,7 +87,7 @@ def test_a_chain_is_the_stored_one(row: dict[str, Any]) -> None:
 
 def test_the_stored_roots_differ_from_one_another() -> None:
     """Each differs from the first in one field."""
-    assert len({row["root"] for row in STORED["roots"]}) == len(STORED["roots"]) == 11
+    assert len({row["root"] for row in STORED["roots"]}) == len(STORED["roots"]) == 13
 
 
 @given(st.binary(max_size=16), st.lists(st.integers(0, 2**31 - 1), max_size=20), st.integers(1, 5))
@@ -101,6 +102,7 @@ def test_any_tenants_root_equals_the_naive_one(root: bytes, salt: bytes) -> None
 
 # --- no two meanings share a key --------------------------------------------------------------
 
+NAMES = ("model_id", "revision", "kv_dtype", "adapter", "quantization")
 _texts = st.text(st.sampled_from("ab\x00 01"), max_size=6)
 
 
@@ -111,14 +113,14 @@ def cuts(text: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 @given(_texts)
 def test_a_byte_that_moves_to_the_next_field_makes_another_root(text: str) -> None:
-    for left, right in (("model_id", "revision"), ("kv_dtype", "adapter"), ("revision", "adapter")):
+    for left, right in (("model_id", "revision"), ("kv_dtype", "adapter"), ("adapter", "quantization")):
         roots = [root_with({left: first, right: second}) for first, second in cuts(text)]
         assert len(set(roots)) == len(roots)
 
 
 @given(st.lists(_texts, min_size=2, max_size=4))
 def test_a_value_that_looks_like_the_next_fields_tag_is_still_a_value(parts: list[str]) -> None:
-    for left, right in (("model_id", "revision"), ("kv_dtype", "adapter")):
+    for left, right in (("model_id", "revision"), ("kv_dtype", "adapter"), ("adapter", "quantization")):
         tag = f"{chr(len(right))}\0\0\0{right}"
         fields = [(tag.join(first), tag.join(second)) for first, second in cuts(parts)[1:-1]]
         roots = [root_with({left: first, right: second}) for first, second in fields]
@@ -126,15 +128,14 @@ def test_a_value_that_looks_like_the_next_fields_tag_is_still_a_value(parts: lis
 
 
 def root_with(texts: dict[str, str]) -> bytes:
-    given_texts = {"model_id": "m", "revision": "r", "kv_dtype": "k", "adapter": "a"} | texts
+    given_texts = dict(zip(NAMES, "mrkaq", strict=True)) | texts
     model = replace(MODEL, model_id=given_texts["model_id"], revision=given_texts["revision"])
-    return model_root(model, kv_dtype=given_texts["kv_dtype"], adapter=given_texts["adapter"])
+    return model_root(model, **{name: given_texts[name] for name in NAMES[2:]})
 
 
-@given(st.lists(_texts, min_size=4, max_size=4), st.lists(_texts, min_size=4, max_size=4))
+@given(st.lists(_texts, min_size=5, max_size=5), st.lists(_texts, min_size=5, max_size=5))
 def test_two_roots_are_equal_only_if_every_field_is(a: list[str], b: list[str]) -> None:
-    names = ("model_id", "revision", "kv_dtype", "adapter")
-    first, second = (root_with(dict(zip(names, texts, strict=True))) for texts in (a, b))
+    first, second = (root_with(dict(zip(NAMES, texts, strict=True))) for texts in (a, b))
     assert (first == second) == (a == b)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig
-from tests.engine.loads import Event, Run, configs, heavy_load, loads
+from engine.policy import FirstComeFirstServed
+from tests.engine.loads import Event, Run, configs, loads, long_overloads
 
 
 @settings(max_examples=300)
@@ -41,26 +40,7 @@ def test_a_text_depends_on_neither_batch_nor_chunk_nor_cache_nor_preemption(
 
 
 def test_long_overload_reaches_the_rare_states_and_keeps_every_invariant() -> None:
-    """Hypothesis finds small histories; these long ones reach third preemptions, and say so."""
-    reached: Counter[str] = Counter()
-    for seed in range(30):
-        config = EngineConfig(
-            num_blocks=21,
-            max_model_len=60,
-            max_num_seqs=8,
-            max_num_batched_tokens=12,
-            block_size=2,
-            watermark=0.0,
-            enable_prefix_caching=seed % 3 > 0,
-        )
-        run = Run(config)
-        run.play(heavy_load(Random(seed), 200))
-        run.finish()
-        reached["requests"] += len(run.requests)
-        reached["preemptions"] += run.num_preemptions
-        reached["third preemptions"] += run.most_preemptions() >= 3
-        reached["copies"] += run.num_copies
-        reached["hits"] += run.scheduler.counters().prefix_hits_tokens_total
+    reached = long_overloads(30, FirstComeFirstServed)
     assert reached["preemptions"] > 300, reached
     assert reached["third preemptions"] > 15, reached
     assert reached["copies"] > 100, reached

@@ -154,7 +154,7 @@ def test_what_the_plan_says_of_a_row_reaches_the_sampler(
 ) -> None:
     seen: list[SampledRow] = []
 
-    def record(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[Draw]:
+    def record(logits: torch.Tensor, rows: Sequence[SampledRow], *_: Any) -> list[Draw]:
         seen.extend(rows)
         return [Draw(100 + i) for i in range(len(rows))]
 

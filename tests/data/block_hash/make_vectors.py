@@ -21,10 +21,13 @@ def naive_digest(fields: dict[str, bytes]) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def naive_model_root(model_id: str, revision: str, rope: str, kv_dtype: str, adapter: str) -> bytes:
-    """`rope` is the text that a RoPE configuration names itself by."""
+def naive_model_root(
+    model_id: str, revision: str, rope: str, kv_dtype: str, adapter: str, quantization: str = "none"
+) -> bytes:
+    """`rope` is the text that a RoPE configuration names itself by. `none` is not hashed."""
     texts = {"model_id": model_id, "revision": revision, "rope": rope, "kv_dtype": kv_dtype}
-    return naive_digest({tag: text.encode() for tag, text in (texts | {"adapter": adapter}).items()})
+    texts |= {"adapter": adapter} | ({} if quantization == "none" else {"quantization": quantization})
+    return naive_digest({tag: text.encode() for tag, text in texts.items()})
 
 
 def naive_tenant_root(model_root: bytes, salt: bytes) -> bytes:
@@ -46,7 +49,9 @@ BASE = {
     "rope": {"theta": 10000.0},
     "kv_dtype": "float32",
     "adapter": "",
+    "quantization": "none",
 }
+TEXTS = ("model_id", "revision", "kv_dtype", "adapter", "quantization")
 ROPES: list[tuple[dict[str, object], str]] = [
     ({"theta": 500000.0}, "500000.0 none 1.0"),
     ({"theta": 10000.0, "scaling": "linear"}, "10000.0 linear 1.0"),
@@ -61,6 +66,8 @@ CHANGES: list[tuple[dict[str, object], str]] = [
     ({"revision": "r2"}, "10000.0 none 1.0"),
     ({"kv_dtype": "bfloat16"}, "10000.0 none 1.0"),
     ({"adapter": "lora"}, "10000.0 none 1.0"),
+    ({"quantization": "int8"}, "10000.0 none 1.0"),
+    ({"quantization": "stored"}, "10000.0 none 1.0"),
     *(({"rope": rope}, text) for rope, text in ROPES),
 ]
 PROMPTS: list[tuple[list[int], int]] = [
@@ -76,7 +83,7 @@ def root_vectors() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for change, rope in CHANGES:
         model = {**BASE, **change}
-        texts = {name: str(model[name]) for name in ("model_id", "revision", "kv_dtype", "adapter")}
+        texts = {name: str(model[name]) for name in TEXTS}
         rows.append({**model, "root": naive_model_root(rope=rope, **texts).hex()})
     return rows
 
