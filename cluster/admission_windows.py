@@ -1,15 +1,16 @@
 """A replica's admission windows: how much each gateway may have outstanding here.
 
 All windows together hold two steps of prompt tokens, and the seats of the batch with a few more, so that a
-seat that gets free is taken in the next step and not a round trip later; on top the part that is kept for who
-has no prompt here (`cluster/credit.py`), and `FLOOR` for each gateway.
+seat that gets free is taken in the next step and not a round trip later; on top the seats that are kept for
+who has no prompt here (`cluster/credit.py`), and `FLOOR` for each gateway.
 They are divided by what the gateways have here and what waits at them (`cluster/window_shares.py`). Below its
 share each has room for `FLOOR` more than that, so that it can start one at once.
 
 A window is raised only by what no other one claims: what it was told or has here, whichever is more. One that
 shrinks is free for others a division later, when its gateway has heard of it. So all gateways together never
-have more here than the windows, and the one request that takes each beyond its own. Failure mode: with steps
-longer than `DIVIDED_EVERY_S`, what was sent before the gateway heard comes on top.
+have more here than the windows, the one request that takes each beyond its own, and what is kept for who has
+no prompt here. Failure mode: with steps longer than `DIVIDED_EVERY_S`, what was sent before the gateway heard
+comes on top.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cluster.backlog import Backlog
-from cluster.credit import NO_CREDIT, Credit, Outstanding, with_kept
+from cluster.credit import KEPT_SEATS, NO_CREDIT, Credit, Outstanding
 from cluster.window_shares import FlowDemand, window_shares
 from engine.request import Request, RequestOutput
 
@@ -63,7 +64,7 @@ class _Account:
 def full_window(max_num_batched_tokens: int, max_num_seqs: int) -> Credit:
     """What a replica grants to all gateways together, but for `FLOOR`."""
     num_seats = max_num_seqs + -(-max_num_seqs // LEAD)
-    return with_kept(Credit(WINDOW_STEPS * max_num_batched_tokens, num_seats))
+    return Credit(WINDOW_STEPS * max_num_batched_tokens, -(-num_seats * KEPT_SEATS // (KEPT_SEATS - 1)))
 
 
 class AdmissionWindows:

@@ -4,9 +4,10 @@ A replica tells each gateway its window (`cluster/admission_windows.py`): so man
 computed yet, and so many seats. A request may leave its tenant's queue while the gateway has less than that
 there, of both, and may itself take it beyond; so a window may shrink below what is there.
 
-A part of the window is kept for interactive tenants of whom no prompt waits there. Else who fills the window
-would be alone in it whenever another one comes, who would have to wait until a step ends to be sent, and for
-another one to be computed. Inside the engine shares rule, so this takes nothing from anybody but the wait.
+Beside the window each gateway has a quarter of a step, however small its window is, for interactive tenants
+of whom no prompt waits there, and of its seats a part. Else who fills the window would be alone in it
+whenever another one comes, who would have to wait until a step ends to be sent, and for another one to be
+computed. Inside the engine shares rule, so this takes nothing from anybody but the wait.
 
 What is outstanding is counted by request, not as totals of what was sent and granted since the hello. A
 submit of unknown fate, and one that comes when its link has broken and is attached anew, would shift totals
@@ -34,13 +35,10 @@ class Credit(NamedTuple):
 
 
 NO_CREDIT = Credit(0, 0)
-KEPT = Credit(5, 10)
-"""One of so many of a window's tokens, one of so many of its seats. Half of a step; as many seats as wait."""
-
-
-def with_kept(window: Credit) -> Credit:
-    """Of which `window` is left without what is kept."""
-    return Credit(*(-(-amount * kept // (kept - 1)) for amount, kept in zip(window, KEPT, strict=True)))
+KEPT_OF_STEP = 4
+"""One of so many of a step's tokens, at each gateway."""
+KEPT_SEATS = 10
+"""One of so many of a window's seats: as many as wait."""
 
 
 class Wanted(NamedTuple):
@@ -54,12 +52,33 @@ class Wanted(NamedTuple):
 
 
 @dataclass
+class Prompts:
+    """Tokens of prompts that are not computed yet. Long is, as for the scheduler, what takes more than half
+    of a step."""
+
+    short: int = 0
+    long: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.short + self.long
+
+    def count(self, tokens: int, *, is_long: bool) -> None:
+        if is_long:
+            self.long += tokens
+        else:
+            self.short += tokens
+
+
+@dataclass
 class Live:
     """What one request counts at the moment."""
 
     request: Request
     tokens: int
     seats: int
+    is_first: bool
+    """Of its flow: no other prompt of it was there."""
 
 
 class Outstanding:
@@ -68,21 +87,22 @@ class Outstanding:
     `Request.num_uncached_tokens` counts until the request's first output, which is when its prompt is
     computed, or its end; a seat counts for each sibling until that one ends. A prompt counts as one step of
     the replica at most: so in a window of two the next prompt is there when one is done, however long they
-    are. Long is, as for the scheduler, what takes more than half of a step.
+    are.
     """
 
     def __init__(self, max_num_batched_tokens: int) -> None:
         self._step_tokens = max_num_batched_tokens
         self._live: dict[str, Live] = {}
-        self._prompts: Counter[str] = Counter()
+        self._num_prompts: Counter[str] = Counter()
         """Not computed yet, of each flow."""
-        self.short_tokens = 0
-        self.long_tokens = 0
+        self.prompts = Prompts()
+        self.first_prompts = Prompts()
+        """Those of them that are the first of interactive flows."""
         self.requests = 0
 
     @property
     def tokens(self) -> int:
-        return self.short_tokens + self.long_tokens
+        return self.prompts.tokens
 
     @property
     def live(self) -> Iterable[Live]:
@@ -90,7 +110,7 @@ class Outstanding:
 
     def has_prompt_of(self, flow_id: str) -> bool:
         """Whether one of the flow's is not computed yet."""
-        return flow_id in self._prompts
+        return flow_id in self._num_prompts
 
     def is_long(self, num_uncached_tokens: int) -> bool:
         return num_uncached_tokens > self._step_tokens / 2
@@ -98,10 +118,13 @@ class Outstanding:
     def add(self, request: Request) -> None:
         """An id that is there already counts once."""
         if request.request_id not in self._live:
-            live = Live(request, min(request.num_uncached_tokens, self._step_tokens), request.n)
-            self._live[request.request_id] = live
-            self._prompts[request.flow.flow_id] += 1
-            self._count(live.tokens, live.seats)
+            flow_id = request.flow.flow_id
+            is_first = request.priority == 0 and not self.has_prompt_of(flow_id)
+            tokens = min(request.num_uncached_tokens, self._step_tokens)
+            self._live[request.request_id] = live = Live(request, tokens, request.n, is_first)
+            self._num_prompts[flow_id] += 1
+            self._count(live, tokens)
+            self.requests += live.seats
 
     def hear(self, outputs: Iterable[RequestOutput]) -> None:
         """What a step made; of requests that are not here nothing happens."""
@@ -117,31 +140,30 @@ class Outstanding:
         live = self._live.pop(request_id, None)
         if live is not None:
             self._computed(live)
-            self._count(0, -live.seats)
+            self.requests -= live.seats
 
     def _computed(self, live: Live) -> None:
         """Its prompt, if it was not before."""
         if not live.tokens:
             return
-        self._count(-live.tokens, 0)
+        self._count(live, -live.tokens)
         live.tokens = 0
         flow_id = live.request.flow.flow_id
-        self._prompts[flow_id] -= 1
-        if not self._prompts[flow_id]:
-            del self._prompts[flow_id]
+        self._num_prompts[flow_id] -= 1
+        if not self._num_prompts[flow_id]:
+            del self._num_prompts[flow_id]
 
     def _end_one(self, live: Live) -> None:
         live.seats -= 1
-        self._count(0, -1)
+        self.requests -= 1
         if not live.seats:
             del self._live[live.request.request_id]
 
-    def _count(self, tokens: int, seats: int) -> None:
-        if self.is_long(abs(tokens)):
-            self.long_tokens += tokens
-        else:
-            self.short_tokens += tokens
-        self.requests += seats
+    def _count(self, live: Live, tokens: int) -> None:
+        is_long = self.is_long(abs(tokens))
+        self.prompts.count(tokens, is_long=is_long)
+        if live.is_first:
+            self.first_prompts.count(tokens, is_long=is_long)
 
 
 class Balance:
@@ -155,6 +177,7 @@ class Balance:
     def __init__(self, max_num_batched_tokens: int = 0) -> None:
         """`max_num_batched_tokens` of the replica."""
         self.outstanding = Outstanding(max_num_batched_tokens)
+        self._kept_tokens = max_num_batched_tokens // KEPT_OF_STEP
         self._window: Credit | None = NO_CREDIT
 
     def hear(self, outputs: Iterable[RequestOutput], window: Credit | None) -> bool:
@@ -171,13 +194,20 @@ class Balance:
         """Whether this may be sent now; without anything wanted, whether something may."""
         if self._window is None:
             return True
-        tokens, requests = self._window
-        long_tokens = self.outstanding.long_tokens
-        if wanted is None or not self.outstanding.is_long(wanted.tokens):
-            long_tokens = min(long_tokens, tokens // 2)
-        if wanted is not None and not self._is_kept_for(wanted):
-            tokens, requests = tokens - tokens // KEPT.tokens, requests - requests // KEPT.requests
-        return self.outstanding.short_tokens + long_tokens < tokens and self.outstanding.requests < requests
+        is_kept = wanted is None or self._is_kept_for(wanted)
+        seats = self._window.requests - (0 if is_kept else self._window.requests // KEPT_SEATS)
+        is_long = wanted is not None and self.outstanding.is_long(wanted.tokens)
+        has_tokens = self._has_tokens(is_long) or (is_kept and self._has_kept_tokens(is_long))
+        return has_tokens and self.outstanding.requests < seats
+
+    def _has_tokens(self, is_long: bool) -> bool:
+        assert self._window is not None
+        prompts, tokens = self.outstanding.prompts, self._window.tokens
+        return prompts.short + (prompts.long if is_long else min(prompts.long, tokens // 2)) < tokens
+
+    def _has_kept_tokens(self, is_long: bool) -> bool:
+        first = self.outstanding.first_prompts
+        return (first.tokens if is_long else first.short) < self._kept_tokens
 
     def part_of(self, full: Credit) -> float:
         """Of all windows of the replica, which part this one is: of tokens or of seats, whichever is more.
@@ -191,10 +221,11 @@ class Balance:
     def _is_kept_for(self, wanted: Wanted) -> bool:
         return wanted.priority == 0 and not self.outstanding.has_prompt_of(wanted.flow_id)
 
-    def _left(self) -> tuple[float, float]:
+    def _left(self) -> tuple[float, float, float]:
         if self._window is None:
-            return math.inf, math.inf
+            return math.inf, math.inf, math.inf
         return (
             self._window.tokens - self.outstanding.tokens,
             self._window.requests - self.outstanding.requests,
+            self._kept_tokens - self.outstanding.first_prompts.tokens,
         )

@@ -23,10 +23,10 @@ from tests.cluster.virtual_gateways import (
     a_request,
 )
 
-FULL = Credit(641, 41)
+FULL = Credit(513, 41)
 """Of a replica with 256 tokens a step and 32 seats: two steps, a seat more for each eight, a quarter and
 a ninth as much again for who has no prompt there, and the floor."""
-HALF = Credit(321, 21)
+HALF = Credit(257, 21)
 """Of two gateways, with two floors."""
 FLOOD = (Backlog("flood", 100_000, 1000),)
 
@@ -62,7 +62,7 @@ class TestWindows:
         windows.divide(division(1))
         windows.report("x", FLOOD)
         assert told(windows, division(2)) == {"x": HALF, "y": FLOOR}
-        assert told(windows, division(3)) == {"x": Credit(641, 41), "y": FLOOR}
+        assert told(windows, division(3)) == {"x": Credit(513, 41), "y": FLOOR}
 
     def test_tenants_beyond_those_that_are_told_one_by_one_have_their_weight(self) -> None:
         """100 tenants at one gateway and 50 at the other: two thirds, and one with room to start."""
@@ -73,7 +73,7 @@ class TestWindows:
                 gateway_id, bounded(Backlog(f"{gateway_id}-{n}", 5000, 50) for n in range(num_tenants))
             )
         windows.divide(division(2))
-        assert told(windows, division(3)) == {"x": Credit(427, 27), "y": Credit(214, 14)}
+        assert told(windows, division(3)) == {"x": Credit(342, 27), "y": Credit(172, 14)}
 
     def test_between_two_divisions_nothing_moves(self) -> None:
         windows = opened("x", "y")
@@ -123,7 +123,7 @@ class TestWindows:
     def test_a_new_replica_s_windows_grow_to_their_size(self) -> None:
         windows = opened("x", ramp_s=4.0)
         seen = [(now, told(windows, now)["x"]) for now in (0.0, 2.0, 4.0, 9.0)]
-        assert seen == [(0.0, Credit(81, 6)), (2.0, Credit(361, 23)), (4.0, FULL), (9.0, FULL)]
+        assert seen == [(0.0, Credit(65, 6)), (2.0, Credit(289, 23)), (4.0, FULL), (9.0, FULL)]
         assert RAMP_FROM == 1 / 8
 
     def test_the_ramp_is_the_replica_s_and_does_not_begin_again_for_each_gateway(self) -> None:
@@ -145,7 +145,8 @@ class Watch:
         cluster.on_taken_in = self._look
 
     def _look(self) -> None:
-        """Never more than the windows, and one request that takes each gateway beyond its own."""
+        """Never more than the windows, and for each gateway one request that takes it beyond its own, and
+        what is kept for first prompts: a quarter of a step, one that takes that further, and a long one."""
         cluster, config = self._cluster, self._cluster.config
         self.num_looks += 1
         tokens, seats, largest = 0, 0, defaultdict(lambda: Credit(0, 0))
@@ -155,8 +156,10 @@ class Watch:
             most = largest[gateway_id]
             largest[gateway_id] = Credit(max(most.tokens, counted), max(most.requests, request.n))
         floors = len(cluster.gateways)
-        most_tokens = 2 * config.max_num_batched_tokens * 5 // 4 + floors
-        assert tokens <= most_tokens + sum(max(0, one.tokens - 1) for one in largest.values())
+        most_tokens = 2 * config.max_num_batched_tokens + floors
+        kept = config.max_num_batched_tokens // 4
+        beyond = sum(kept + 3 * max(0, one.tokens - 1) for one in largest.values())
+        assert tokens <= most_tokens + beyond
         lead = -(-config.max_num_seqs // 8)
         most_seats = -(-(config.max_num_seqs + lead) * 10 // 9) + floors
         assert seats <= most_seats + sum(one.requests - 1 for one in largest.values())

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.credit import KEPT, NO_CREDIT, Balance, Credit, Outstanding, Wanted, with_kept
+from cluster.admission_windows import LEAD, full_window
+from cluster.credit import KEPT_SEATS, NO_CREDIT, Balance, Credit, Outstanding, Wanted
 from engine.request import Request
 from tests.cluster.fake_replica import row
 from tests.cluster.virtual_gateways import a_request
@@ -147,7 +148,7 @@ class TestBalance:
         assert one.hear((), None)
 
     def test_long_prompts_leave_half_of_the_window_to_short_ones(self) -> None:
-        one = balance(Credit(640, 8), *(asks(f"long-{number}", 32_000) for number in range(3)))
+        one = balance(Credit(512, 8), *(asks(f"long-{number}", 32_000) for number in range(3)))
         assert not one.has_credit(Wanted(LONG))
         assert one.has_credit(Wanted(LONG - 1))
         one.outstanding.add(asks("short-1", 128))
@@ -157,49 +158,70 @@ class TestBalance:
 
 
 class TestWhatIsKept:
-    """Of a window of 640 tokens 128, and of 20 seats 2: for interactive tenants without a prompt there."""
+    """64 tokens, a quarter of a step, and of 20 seats 2: for interactive tenants without a prompt there."""
 
-    WINDOW = Credit(640, 20)
-    FLOOD, QUIET = Wanted(10, "flood"), Wanted(10, "quiet")
+    WINDOW = Credit(512, 20)
+    FLOOD, QUIET, ANOTHER = Wanted(10, "flood"), Wanted(10, "quiet"), Wanted(10, "another")
 
     @staticmethod
     def asks(request_id: str, tokens: int, n: int = 1, flow_id: str = "flood") -> Request:
         return a_request(request_id, tokens, 8, n, flow_id)
 
-    def test_of_the_tokens_is_for_who_has_no_prompt_there(self) -> None:
-        one = balance(self.WINDOW, *(self.asks(str(number), 128) for number in range(4)))
+    def flooded(self, window: Credit) -> Balance:
+        """By prompts that are all behind the first one of their tenant."""
+        one = balance(window, self.asks("first", 1), *(self.asks(str(number), 128) for number in range(4)))
+        one.hear([row("first", 0, 5)], window)
+        return one
+
+    @pytest.mark.parametrize("window", [WINDOW, Credit(1, 20)])
+    def test_of_the_tokens_is_for_who_has_no_prompt_there_whatever_the_window(self, window: Credit) -> None:
+        one = self.flooded(window)
         assert not one.has_credit(self.FLOOD)
         assert one.has_credit(self.QUIET)
+        assert one.has_credit()
         assert not one.has_credit(self.QUIET._replace(priority=1))
         one.outstanding.add(self.asks("q1", 10, flow_id="quiet"))
         assert not one.has_credit(self.QUIET)
-        assert one.has_credit(Wanted(10, "another"))
+        assert one.has_credit(self.ANOTHER)
+
+    def test_is_used_up_by_first_prompts_and_told_when_there_is_more(self) -> None:
+        one = self.flooded(self.WINDOW)
+        one.outstanding.add(self.asks("q1", 63, flow_id="quiet"))
+        assert one.has_credit(self.ANOTHER)
+        one.outstanding.add(self.asks("a1", 1, flow_id="another"))
+        assert not one.has_credit(Wanted(10, "a third"))
+        assert not one.has_credit()
+        assert one.hear([row("q1", 0, 5)], self.WINDOW)
+        assert one.has_credit(Wanted(10, "a third"))
 
     def test_of_the_seats_is_for_who_has_no_prompt_there(self) -> None:
         one = balance(self.WINDOW, self.asks("r", 1, n=18))
         assert not one.has_credit(self.FLOOD)
         assert one.has_credit(self.QUIET)
+        one.outstanding.add(self.asks("q1", 1, n=2, flow_id="quiet"))
+        assert not one.has_credit(self.ANOTHER)
 
-    def test_is_used_up_as_all_of_a_window_is(self) -> None:
-        one = balance(self.WINDOW, *(self.asks(str(number), 128) for number in range(5)))
-        assert not one.has_credit(self.QUIET)
-        assert not one.has_credit()
+    def test_is_not_used_up_for_short_prompts_by_a_long_one(self) -> None:
+        one = self.flooded(self.WINDOW)
+        one.outstanding.add(self.asks("q1", 32_000, flow_id="quiet"))
+        assert one.has_credit(self.ANOTHER)
+        assert not one.has_credit(self.ANOTHER._replace(tokens=LONG))
 
     def test_is_open_again_once_the_prompt_is_computed_or_gone(self) -> None:
-        flood = [self.asks(str(number), 128) for number in range(4)]
-        one = balance(self.WINDOW, *flood, *(self.asks(f"q{n}", 10, flow_id="quiet") for n in range(2)))
+        one = self.flooded(self.WINDOW)
+        for number in range(2):
+            one.outstanding.add(self.asks(f"q{number}", 10, flow_id="quiet"))
         one.hear([row("q0", 0, 5)], self.WINDOW)
         assert not one.has_credit(self.QUIET)
         one.outstanding.drop("q1")
         assert one.has_credit(self.QUIET)
 
-    def test_of_a_small_window_is_nothing(self) -> None:
+    def test_of_a_small_window_is_no_seat(self) -> None:
         assert balance(Credit(1, 1)).has_credit(self.FLOOD)
 
-    @given(st.integers(0, 10_000), st.integers(0, 10_000))
-    def test_comes_on_top_of_what_all_may_have(self, tokens: int, seats: int) -> None:
-        window = with_kept(Credit(tokens, seats))
-        assert window.tokens - window.tokens // KEPT.tokens >= tokens
-        assert window.requests - window.requests // KEPT.requests >= seats
-        assert window.tokens <= tokens * 5 / 4 + 1
-        assert window.requests <= seats * 10 / 9 + 1
+    @given(st.integers(1, 10_000))
+    def test_seats_come_on_top_of_what_all_may_have(self, seats: int) -> None:
+        all_may_have = seats + -(-seats // LEAD)
+        window = full_window(256, seats)
+        assert window.requests - window.requests // KEPT_SEATS >= all_may_have
+        assert window.requests <= all_may_have * 10 / 9 + 1

@@ -246,7 +246,7 @@ async def test_a_gateway_without_a_stream_is_refused_before_and_after(rig: Rig) 
 class TestCredit:
     """The windows of the hello's replica: 256 tokens a step and 32 seats, at their full size at once."""
 
-    FULL, HALF = Credit(641, 41), Credit(321, 21)
+    FULL, HALF = Credit(513, 41), Credit(257, 21)
 
     @pytest.fixture(autouse=True)
     def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ class TestCredit:
         await self.window(first, self.HALF)
         await self.window(second, self.HALF)
         rig.host.report("h", Report((Backlog("flood", 100_000, 1000),)))
-        await self.window(second, Credit(641, 41))
+        await self.window(second, Credit(513, 41))
 
     async def test_of_a_gateway_that_left_is_the_others(self, rig: Rig) -> None:
         first = await rig.attach("g")

@@ -13,7 +13,7 @@ from engine.request import Request, RequestOutput
 from tests.cluster.fake_replica import row
 from tests.cluster.virtual_gateways import a_request
 
-FULL, HALF = Credit(641, 41), Credit(321, 21)
+FULL, HALF = Credit(513, 41), Credit(257, 21)
 LATER = SERVED_TOLD_EVERY_S
 
 
