@@ -6,6 +6,7 @@ A command's module is imported when it runs, so `headrace --help` needs neither 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any, NamedTuple
 
 import click
@@ -18,6 +19,7 @@ class Entry(NamedTuple):
     summary: str
 
 
+INTERRUPTED = 130
 COMMANDS = {
     "serve": Entry("cluster.serve_command:serve", "Start a cluster, here or on a running Ray, and serve."),
     "ray-env": Entry("cluster.ray_env_command:ray_env", "Run `ray start` as headrace needs it."),
@@ -63,6 +65,13 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click's own status for it is 1, which says that a bound was missed
+            click.echo("stopped", err=True)
+            sys.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -13,6 +13,7 @@ from engine.config import BackendName, EngineConfig
 from engine.core import EngineCore
 from engine.loading.source import ModelError, resolve_model
 from engine.policy import FirstComeFirstServed
+from engine.refusal import RequestRefused
 from engine.request import Request, RequestOutput, SamplingParams
 from engine.scheduler import Scheduler
 from engine.torch_executor import TorchExecutor
@@ -38,7 +39,7 @@ def greedy_record(
     the kernels that are chosen there, and with captured decodes, as in service.
 
     Without `prompts` they are drawn, from a fixed seed. Raises ValueError for a model
-    that is not there or cannot be read.
+    that is not there or cannot be read, and for a prompt that it cannot take.
     """
     try:
         source = resolve_model(model)
@@ -55,7 +56,10 @@ def greedy_record(
     scheduler = Scheduler(config, FirstComeFirstServed(), eos_token_ids=source.config.eos_token_ids)
     core = EngineCore(scheduler, executor, time.monotonic)
     for number, prompt in enumerate(asked):
-        core.add(_request(str(number), prompt, config.block_size, output_tokens))
+        try:
+            core.add(_request(str(number), prompt, config.block_size, output_tokens))
+        except RequestRefused as refused:
+            raise ValueError(f"prompt {number}: {refused}") from None
     outputs: dict[str, list[RequestOutput]] = {str(number): [] for number in range(len(asked))}
     while core.has_work():
         for output in core.step():

@@ -138,6 +138,8 @@ def plan_bench(settings: ServeSettings) -> BenchPlan:
         check_memory(settings, source, engine, beside_bytes=0)
     except StartError as error:
         raise CannotBench(f"{error.message}; {error.remedy}") from None
+    if settings.device == "cuda" and not _has_gpu():
+        raise CannotBench("--device cuda needs a GPU, and this machine has none")
     return BenchPlan(
         source,
         engine.config,
@@ -148,3 +150,9 @@ def plan_bench(settings: ServeSettings) -> BenchPlan:
         settings.deterministic,
         settings.quantization,
     )
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

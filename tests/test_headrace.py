@@ -97,3 +97,12 @@ def test_the_version_is_the_project_s() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     shown = CliRunner().invoke(headrace.main, ["--version"])
     assert shown.output.split()[-1] == project["version"]
+
+
+def test_a_command_that_is_interrupted_ends_with_a_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def slow() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(headrace.LazyGroup, "get_command", lambda *_: slow)
+    assert CliRunner().invoke(headrace.main, ["eval"]).exit_code == headrace.INTERRUPTED

@@ -26,3 +26,9 @@ def test_without_prompts_the_same_are_drawn_each_time() -> None:
 def test_a_model_that_is_not_there_is_a_value_error_in_one_line() -> None:
     with pytest.raises(ValueError, match="model 'none' was not found"):
         greedy_record.greedy_record("none")
+
+
+@pytest.mark.parametrize("prompt", [[], [-1], [1 << 40], [1] * 300])
+def test_a_prompt_that_it_cannot_take_is_a_value_error_in_one_line(prompt: list[int]) -> None:
+    with pytest.raises(ValueError, match="prompt 1: "):
+        greedy_record.greedy_record(str(TINY), [[1, 2, 3], prompt])
