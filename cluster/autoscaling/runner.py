@@ -29,6 +29,8 @@ from cluster.start_watch import ClosableReports
 log = logging.getLogger("headrace.scaling")
 
 LOOK_EVERY_S = 1.0
+BLIND_S = 5.0
+"""Where demand could not be read for so long, there may be some: then there is one replica at least."""
 SETTLED_LOOK_EVERY_S = 5.0
 """At a pool where nothing moves: Serve tells all that it knows or nothing, and that takes its time."""
 
@@ -89,7 +91,7 @@ class ScalingRunner:
         self._reports = reports_of(self._spec)
         self._pool_seen: tuple[PoolStatus, float] | None = None
         """As it was, and when; None: it has changed since."""
-        self._next_look = clock()
+        self._next_look = self._read_at = clock()
         self._is_in_trouble = False
 
     def tick(self) -> None:
@@ -119,13 +121,27 @@ class ScalingRunner:
             self._pool_seen = None
         self._watch.learn()
         fleet = self._watch.fleet()
-        demand = self._reader.read(self._board.rows(), now)
+        demand = self._reader.read(self._rows(fleet, now), now)
         decision = self._decide(now, demand, fleet)
+        self._order(decision, fleet)
+        self._board.tell(self._status(demand, fleet, decision), self._reader.gone(now))
+
+    def _rows(self, fleet: FleetView, now: float) -> dict[str, GatewayDemand]:
+        """Raises `redis.RedisError`. Gateways hold requests for a replica that nobody else would order."""
+        try:
+            rows = self._board.rows()
+        except redis.RedisError:
+            if fleet.target == 0 and self._rollouts.is_idle and now - self._read_at >= BLIND_S:
+                self._order(Decision(1, "demand cannot be read"), fleet)
+            raise
+        self._read_at = now
+        return rows
+
+    def _order(self, decision: Decision, fleet: FleetView) -> None:
         if decision.target != fleet.target:
             self._pool_seen = None
             self._pools.scale(self._spec.pool_id, decision.target)
             self._say(f"{fleet.target} → {decision.target} replica(s): {decision.reason}")
-        self._board.tell(self._status(demand, fleet, decision), self._reader.gone(now))
 
     def _pool(self, now: float) -> PoolStatus:
         if self._pool_seen is not None:

@@ -82,6 +82,7 @@ class GatewayQueue:
         self._door.fleet = fleet
         self.estimator.rates.see(fleet, now)
         self._watch.see(now, is_served=fleet.num_replicas > 0)
+        self._door.promises.forget_lapsed(now)
         self._see_brownout()
 
     # --- coming in --------------------------------------------------------------------------

@@ -125,10 +125,12 @@ class ReplicaRates:
         return uncached_tokens / self.prefill_tokens_per_s
 
     def until_turn_s(self, ahead: Work, fleet: Fleet) -> float:
-        """Until all of `ahead` has left and a seat is free for one more, if replicas do nothing else."""
-        return self.takes_s(
-            ahead._replace(seats=max(0.0, ahead.seats + 1 - self.part * fleet.free_seats)), fleet
-        )
+        """Until all of `ahead` has left and a seat is free for one more, if replicas do nothing else.
+
+        From when the first one comes, while none is there: all of its seats are free then.
+        """
+        free_seats = fleet.free_seats if fleet.num_replicas else self._num_seats
+        return self.takes_s(ahead._replace(seats=max(0.0, ahead.seats + 1 - self.part * free_seats)), fleet)
 
     def takes_s(self, work: Work, fleet: Fleet) -> float:
         """Of this gateway's part of all replicas' time, or of the first one's while none is there."""

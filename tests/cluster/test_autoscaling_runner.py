@@ -10,7 +10,7 @@ import redis
 from cluster.autoscaling.capacity import CapacityEstimate
 from cluster.autoscaling.demand import GatewayDemand, ReplicaWork
 from cluster.autoscaling.policy import Autoscaler, ScaleLimits
-from cluster.autoscaling.runner import SETTLED_LOOK_EVERY_S, ScalingRunner
+from cluster.autoscaling.runner import BLIND_S, SETTLED_LOOK_EVERY_S, ScalingRunner
 from cluster.autoscaling.view import ClusterStatus
 from cluster.pool_status import PoolStatus
 from cluster.spec import ClusterSpec
@@ -76,7 +76,7 @@ class CountedPools(FakePools):
 class Launcher:
     """A runner over one serving replica, and the time that passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, min_replicas: int = 1) -> None:
         self.clock = FakeClock(100.0)
         self.board = Board(self.clock)
         self.pools = CountedPools(room=9)
@@ -86,7 +86,7 @@ class Launcher:
         self.reports: dict[str, Reports] = {}
         self.said: list[str] = []
         self.runner = ScalingRunner(
-            Autoscaler(ScaleLimits(1, 4, scale_down_delay_s=20.0), CapacityEstimate(1000.0)),
+            Autoscaler(ScaleLimits(min_replicas, 4, scale_down_delay_s=20.0), CapacityEstimate(1000.0)),
             self.rollouts,
             self.pools,
             self.board,
@@ -207,6 +207,20 @@ def test_trouble_with_ray_or_redis_changes_nothing_and_is_over_when_it_is(
     launcher.pools.trouble = None
     launcher.look(8)
     assert launcher.pools.by_id["1"].target == 4
+
+
+def test_where_demand_cannot_be_read_for_a_while_there_is_a_replica_until_it_can() -> None:
+    launcher = Launcher(min_replicas=0)
+    launcher.pools.scale("1", 0)
+    launcher.pools.pass_time()
+    launcher.board.gateways = set()
+    launcher.look(20)
+    launcher.board.is_away = True
+    launcher.look(int(BLIND_S) - 1)
+    assert launcher.said == []
+    launcher.look(9)
+    assert launcher.said == ["0 → 1 replica(s): demand cannot be read"]
+    assert launcher.pools.by_id["1"].target == 1
 
 
 def test_serve_is_asked_seldom_while_nothing_moves_and_each_second_while_something_does() -> None:

@@ -251,7 +251,7 @@ class TestPromises:
         for number in range(30):
             refused(queue, an_arrival(f"r{number}", PAID, SECOND))
         assert queue.num_promised == 30
-        queue.check(an_arrival("r", PAID, now=200.0), 200.0)
+        queue.see(FLEET, 200.0)
         assert queue.num_promised == 0
 
 

@@ -196,11 +196,16 @@ class TestTime:
         for_seats = rates.takes_s(Work(0, 63), fleet())
         assert rates.takes_s(Work(8000, 63), fleet()) == max(for_tokens, for_seats)
 
-    def test_without_a_replica_is_that_of_one_as_they_were(self, rates: ReplicaRates) -> None:
+    def test_without_a_replica_is_that_of_one_as_they_were_with_all_seats_free(
+        self, rates: ReplicaRates
+    ) -> None:
         nobody = Fleet(0, 0, 0)
         rates.see(nobody, 0.0)
-        assert rates.until_turn_s(Work(0, 63), nobody) == 64 * COLD_SEAT_S / SEATS
-        assert ReplicaRates().until_turn_s(Work(0, 63), nobody) == 64 * COLD_SEAT_S / COLD_SEATS
+        assert rates.until_turn_s(Work(0, SEATS - 1), nobody) == 0
+        assert rates.until_turn_s(Work(0, 63), nobody) == (64 - SEATS) * COLD_SEAT_S / SEATS
+        assert (
+            ReplicaRates().until_turn_s(Work(0, 63), nobody) == (64 - COLD_SEATS) * COLD_SEAT_S / COLD_SEATS
+        )
 
     def test_is_longer_by_what_other_gateways_have(self) -> None:
         """Free seats, too, are theirs as well as this one's."""
