@@ -32,6 +32,7 @@ class TritonBackend:
     """The kernels; a dense weight is multiplied by torch."""
 
     rms_norm = staticmethod(rms_norm)
+    add_rms_norm = staticmethod(add_rms_norm)
     silu_mul = staticmethod(silu_mul)
     draw = staticmethod(draw)
 
@@ -47,9 +48,6 @@ class TritonBackend:
             return matmul_quant(x, weight, bias)
         assert isinstance(weight, Tensor)
         return F.linear(x, weight, bias)
-
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, weight, eps)
 
     def rope(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """The step's angles were gathered once for all layers: each token's are at its own place."""

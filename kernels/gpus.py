@@ -15,6 +15,11 @@ TERA = 1e12
 GIGA = 1e9
 
 
+def arch_number(arch: str) -> int:
+    """sm_90 → 90. Later architectures have larger ones; the last digit is the minor version."""
+    return int(arch.removeprefix("sm_"))
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     name: str

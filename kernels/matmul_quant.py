@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.matmul_check import check_product
 from kernels.matmul_tile import MatmulTile, choose_num_splits, quant_tile, tuned_shape
 from kernels.quant_layout import QuantizedWeight
 from kernels.tile_dot import tile_dot
@@ -175,7 +176,9 @@ def matmul_quant(
     """
     num_rows, num_outputs = x.shape[0], weight.shape[0]
     out = x.new_empty(num_rows, num_outputs) if out is None else out
-    _check(x, weight, bias, out, num_splits)
+    check_product(x, weight, bias, out)
+    if num_splits is not None and num_splits < 1:
+        raise ValueError(f"{num_splits} splits multiply nothing")
     if out.numel() == 0:
         return out
     if tile is None and (tuned := tuned_choice("matmul_quant", tuned_shape(x, weight), x.device)) is not None:
@@ -195,11 +198,7 @@ def matmul_quant(
         **constants, SPLITS=num_splits, num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     if is_split:
-        outputs = min(COMBINED, triton.next_power_of_2(num_outputs))
-        _add_splits[(num_rows, triton.cdiv(num_outputs, outputs))](
-            partial, bias, out, num_outputs, out.stride(0), num_rows * num_outputs,
-            SPLITS=num_splits, OUTPUTS=outputs, num_warps=4,
-        )  # fmt: skip
+        _add_up(partial, bias, out)
     return out
 
 
@@ -224,6 +223,16 @@ def multiply_constants(weight: QuantizedWeight, tile: MatmulTile) -> dict[str, A
     }
 
 
+def _add_up(partial: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Adds the splits [splits, T, N] into `out` [T, N]."""
+    num_splits, num_rows, num_outputs = partial.shape
+    outputs = min(COMBINED, triton.next_power_of_2(num_outputs))
+    _add_splits[(num_rows, triton.cdiv(num_outputs, outputs))](
+        partial, bias, out, num_outputs, out.stride(0), partial.stride(0),
+        SPLITS=num_splits, OUTPUTS=outputs, num_warps=4,
+    )  # fmt: skip
+
+
 def _partial(workspace: Tensor | None, x: Tensor, num_outputs: int, num_splits: int) -> Tensor:
     numel = workspace_numel(len(x), num_outputs, num_splits)
     if workspace is None:
@@ -231,19 +240,3 @@ def _partial(workspace: Tensor | None, x: Tensor, num_outputs: int, num_splits: 
     if workspace.dtype != torch.float32 or workspace.numel() < numel:
         raise ValueError(f"the workspace must hold {numel} numbers of float32")
     return workspace[:numel].view(num_splits, len(x), num_outputs)
-
-
-def _check(
-    x: Tensor, weight: QuantizedWeight, bias: Tensor | None, out: Tensor, num_splits: int | None
-) -> None:
-    num_outputs, num_columns = weight.shape
-    if x.shape[1] != num_columns:
-        raise ValueError(f"rows of {x.shape[1]} for a weight of {num_columns} columns")
-    if x.stride(1) != 1 or out.stride(1) != 1:
-        raise ValueError("a token's values must lie side by side")
-    if out.shape != (len(x), num_outputs):
-        raise ValueError(f"out of {list(out.shape)}, not {[len(x), num_outputs]}")
-    if bias is not None and bias.shape != (num_outputs,):
-        raise ValueError(f"a bias of {list(bias.shape)} for {num_outputs} outputs")
-    if num_splits is not None and num_splits < 1:
-        raise ValueError(f"{num_splits} splits multiply nothing")

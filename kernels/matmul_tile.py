@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.dtype_name import dtype_name
 from kernels.processors import num_processors
 from kernels.quant_layout import QuantizedWeight
 
@@ -73,7 +74,7 @@ def tuned_shape(
     num_outputs, num_columns = weight.shape
     group = "" if weight.group_size == num_columns else f" group {weight.group_size}"
     return {
-        "dtype": str(x.dtype).removeprefix("torch."),
+        "dtype": dtype_name(x.dtype),
         "weights": f"W{weight.num_bits}{group}{' offsets' if weight.offsets is not None else ''}",
         "num_outputs": num_outputs,
         "num_columns": num_columns,

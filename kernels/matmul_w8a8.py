@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.matmul_check import check_product
 from kernels.matmul_tile import MatmulTile, tuned_shape, w8a8_tile
 from kernels.quant_layout import QuantizedWeight
 from kernels.tuned_choice import tuned_choice
@@ -110,7 +111,8 @@ def matmul_w8a8(
     out = x.new_empty(num_rows, num_outputs) if out is None else out
     codes = x.new_empty(x.shape, dtype=torch.int8) if codes is None else codes
     code_scales = x.new_empty(num_rows, dtype=torch.float32) if code_scales is None else code_scales
-    _check(x, weight, bias, out, codes, code_scales)
+    check_product(x, weight, bias, out)
+    _check(x, weight, codes, code_scales)
     if out.numel() == 0:
         return out
     columns = triton.next_power_of_2(num_columns)
@@ -130,21 +132,12 @@ def matmul_w8a8(
     return out
 
 
-def _check(
-    x: Tensor, weight: QuantizedWeight, bias: Tensor | None, out: Tensor, codes: Tensor, code_scales: Tensor
-) -> None:
-    num_outputs, num_columns = weight.shape
+def _check(x: Tensor, weight: QuantizedWeight, codes: Tensor, code_scales: Tensor) -> None:
+    """What eight bits on both sides ask for besides."""
+    num_columns = x.shape[1]
     if weight.num_bits != 8 or weight.group_size != num_columns or weight.offsets is not None:
         raise ValueError("both in 8 bits: the weight must be symmetric, of 8 bits, with one scale a row")
-    if x.shape[1] != num_columns:
-        raise ValueError(f"rows of {x.shape[1]} for a weight of {num_columns} columns")
     if num_columns > MAX_COLUMNS:
         raise ValueError(f"{num_columns} columns: beyond {MAX_COLUMNS} a sum may not fit 32 bits")
-    if x.stride(1) != 1 or out.stride(1) != 1:
-        raise ValueError("a token's values must lie side by side")
-    if out.shape != (len(x), num_outputs):
-        raise ValueError(f"out of {list(out.shape)}, not {[len(x), num_outputs]}")
-    if bias is not None and bias.shape != (num_outputs,):
-        raise ValueError(f"a bias of {list(bias.shape)} for {num_outputs} outputs")
     if codes.shape != x.shape or not codes.is_contiguous() or code_scales.shape != x.shape[:1]:
         raise ValueError("codes must be [T, K], contiguous, their scales [T]")

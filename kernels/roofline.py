@@ -23,6 +23,7 @@ from kernels.gpus import Gpu
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8_e4m3fn": 1}
 QUANTISED = ("int8", "float8_e4m3fn")
+"""Of caches' types, those that come with scales."""
 BLOCK_SIZE = 16
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 import triton
 
+from kernels.dtype_name import dtype_name
 from kernels.tune.table import TUNED, Table, load
 
 CALL_SIZES = frozenset({"num_seqs", "max_len", "num_tokens", "num_rows"})
@@ -52,7 +53,7 @@ def heads_shape(
     """What attention is looked up by."""
     group = num_heads // num_kv_heads
     heads = {"head_dim": head_dim, "group": group, "num_kv_heads": num_kv_heads}
-    return {"dtype": str(dtype).removeprefix("torch."), **heads, **sizes}
+    return {"dtype": dtype_name(dtype), **heads, **sizes}
 
 
 @cache

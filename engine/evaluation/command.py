@@ -74,17 +74,23 @@ def quant(quantizations: tuple[str, ...], as_json: bool, **given: Any) -> None:
 def _compare(
     quantizations: Any, *, model: str, text: Path | None, seeds: int, dtype: str, device: str
 ) -> list[dict[str, Any]]:
+    import torch
+
     from engine.evaluation.quant import Plan, compare
     from engine.evaluation.text import read_text
+    from engine.kv_memory import usable_context
     from engine.loading.source import resolve_model
     from engine.quantization import check_quantization
 
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda needs a GPU, and this machine has none")
     source = resolve_model(model)
     if source.tape is not None:
         raise ValueError(f"{model} is a tape: it has no weights")
     for quantization in quantizations:
         check_quantization(quantization, source)
-    plan = Plan(tuple(source.tokenizer().encode(read_text(text))), seeds)
+    token_ids = tuple(source.tokenizer().encode(read_text(text)))
+    plan = Plan(token_ids, seeds, usable_context(source.config))
     return compare(
         source,
         plan,

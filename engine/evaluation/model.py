@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.block_hash import hash_blocks
 from engine.config import BLOCK_SIZE, EngineConfig
 from engine.core import EngineCore
-from engine.loading.source import ModelSource
+from engine.loading.source import ModelError, ModelSource
 from engine.policy import FirstComeFirstServed
 from engine.quantization import Quantization
 from engine.request import Request, SamplingParams
@@ -55,7 +55,10 @@ class EvaluatedModel:
     def generate(
         self, prompts: Sequence[tuple[int, ...]], draws: Sequence[Draw], num_tokens: int
     ) -> dict[Draw, list[tuple[int, ...]]]:
-        """That many tokens behind each prompt, end tokens or not, once for each draw; all together."""
+        """That many tokens behind each prompt, end tokens or not, once for each draw; all together.
+
+        Raises ModelError for a request that fails: its logits were no finite numbers.
+        """
         scheduler = Scheduler(
             self._config, FirstComeFirstServed(), eos_token_ids=self._source.config.eos_token_ids
         )
@@ -67,6 +70,8 @@ class EvaluatedModel:
         while core.has_work():
             for output in core.step():
                 outputs[output.request_id] += output.token_ids
+        if any(len(token_ids) < num_tokens for token_ids in outputs.values()):
+            raise ModelError("the model's logits are no finite numbers", "give one with sound weights")
         answers = iter(outputs.values())
         return {draw: [tuple(next(answers)) for _ in prompts] for draw in draws}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf, log
 
 import torch
 from torch import Tensor
+
+_LARGEST_EXPONENT = log(sys.float_info.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,9 @@ class Reading:
 
     @property
     def perplexity(self) -> float:
-        return exp(sum(self.losses) / len(self.losses))
+        """Infinity, too, where it is beyond what a float holds."""
+        loss = sum(self.losses) / len(self.losses)
+        return inf if loss > _LARGEST_EXPONENT else exp(loss)
 
 
 def read(windows: Iterable[tuple[Sequence[int], Tensor]]) -> Reading:

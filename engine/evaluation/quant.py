@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 from engine.evaluation import agreement
@@ -11,7 +12,7 @@ from engine.evaluation.agreement import Spread
 from engine.evaluation.model import Draw, EvaluatedModel
 from engine.evaluation.perplexity import Reading, read
 from engine.evaluation.text import windows
-from engine.loading.source import ModelSource
+from engine.loading.source import ModelError, ModelSource
 from engine.quantization import Quantization
 
 TEMPERATURES = (0.0, 0.7, 1.0)
@@ -24,17 +25,22 @@ OUTPUT_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every model is asked. Raises ValueError for a text that is too short."""
+    """What every model is asked. Raises ValueError for a text or a context that is too short."""
 
     token_ids: tuple[int, ...]
     num_seeds: int
+    context: int
+    """Tokens that the model was trained for: beyond them its answers say nothing of its weights."""
 
     def __post_init__(self) -> None:
+        needed = PROMPT_TOKENS + OUTPUT_TOKENS
+        if self.context < needed:
+            raise ValueError(f"the model's context has {self.context} tokens, at least {needed} are needed")
         windows(self.token_ids, max(self.window_tokens, PROMPT_TOKENS))
 
     @property
     def window_tokens(self) -> int:
-        return min(WINDOW_TOKENS, len(self.token_ids))
+        return min(WINDOW_TOKENS, len(self.token_ids), self.context)
 
     @property
     def max_tokens(self) -> int:
@@ -68,8 +74,13 @@ class Answers:
 
 
 def ask(model: EvaluatedModel, plan: Plan, unquantized: Answers | None = None) -> Answers:
-    """`unquantized` is None for the model that the others are held against."""
+    """`unquantized` is None for the model that the others are held against.
+
+    Raises ModelError for one whose logits are no finite numbers: it has nothing to say.
+    """
     reading = read((window, model.logits(window)) for window in windows(plan.token_ids, plan.window_tokens))
+    if not isfinite(reading.perplexity):
+        raise ModelError(f"the model's perplexity is {reading.perplexity}", "give one with sound weights")
     continuations = model.generate(plan.prompts, plan.draws, OUTPUT_TOKENS)
     given = continuations if unquantized is None else unquantized.continuations
     drawn = {

@@ -28,6 +28,8 @@ from engine.tokenizer import BpeTokenizer
 _Size = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
+_QKV_BIASES = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
+
 
 class _Named(msgspec.Struct, frozen=True):
     """`config.json`, read for its architecture alone: others' files lack what ours must have."""
@@ -97,7 +99,9 @@ class HuggingFaceFolder:
         """Some files repeat a tied embedding, or hold angles that were computed once."""
         is_repeated = name == LM_HEAD and self.config.tie_word_embeddings
         is_part = self._quantized is not None and self._quantized.is_part(name)
-        return not is_repeated and not is_part and not name.endswith(".rotary_emb.inv_freq")
+        is_bias = self.config.has_qkv_bias and name.endswith(_QKV_BIASES)
+        is_left_out = is_repeated or (is_part and not is_bias)
+        return not is_left_out and not name.endswith(".rotary_emb.inv_freq")
 
     def _config(self, stated: _ConfigFile, architecture: Architecture) -> ModelConfig:
         _check_built(stated)

@@ -82,6 +82,8 @@ class QuantizedProjections:
         if not stems:
             raise ModelError("no tensor of the folder is quantised, though config.json says so", _REMEDY)
         self._shapes = {f"{stem}.weight": self._shape(stem, shapes) for stem in stems}
+        for name in self._shapes.keys() & shapes.keys():
+            raise ModelError(f"tensor {name!r} is there twice: as it is, and quantised", _REMEDY)
         for name, dtype in dtypes.items():
             is_word = name.rpartition(".")[2] in ("qweight", "qzeros", "g_idx")
             if (dtype == "I32") != is_word:
@@ -101,7 +103,9 @@ class QuantizedProjections:
 
     @property
     def can_stay(self) -> bool:
-        return all(groups is None for groups in self._groups.values())
+        """Two 4-bit numbers of a row share a byte, so its length must be even."""
+        is_even = all(num_inputs % 2 == 0 for _, num_inputs in self._shapes.values())
+        return is_even and all(groups is None for groups in self._groups.values())
 
     def stored(self, name: str) -> StoredWeight:
         return packed_int4.int4_weight(*self._parts(name.removesuffix(".weight")))
@@ -130,6 +134,11 @@ class QuantizedProjections:
         num_outputs, num_inputs = (
             (columns, rows * NUMBERS_IN_WORD) if is_gptq else (columns * NUMBERS_IN_WORD, rows)
         )
+        if num_outputs % NUMBERS_IN_WORD:
+            raise ModelError(
+                f"tensor '{stem}.qweight' has {num_outputs} outputs, no multiple of {NUMBERS_IN_WORD}",
+                _REMEDY,
+            )
         group = num_inputs if self._config.group_size == -1 else self._config.group_size
         num_groups = num_inputs // group
         wanted = {"qzeros": (num_groups, num_outputs // NUMBERS_IN_WORD), "scales": (num_groups, num_outputs)}

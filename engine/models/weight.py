@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engine.attention_backend import QuantizedWeight, quant_layout
+from engine.loading.errors import ModelError
 from engine.loading.stored_weight import StoredWeight
 from engine.loading.weights import is_projection
 from engine.quantization import Quantization, int4_group
@@ -28,14 +30,15 @@ def loaded_weight(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Loaded:
-    if isinstance(array, StoredWeight):
-        return _kept(array, device)
-    if not is_projection(name) or quantization in ("none", "stored"):
+    """Raises ModelError for numbers that cannot be quantised, or scales that are none."""
+    try:
+        if isinstance(array, StoredWeight):
+            return _kept(array, device)
+        if is_projection(name) and quantization in ("int8", "int4"):
+            return _rounded(array, quantization, device)
         return torch.tensor(array, dtype=dtype, device=device)
-    weight = (torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)).to(device)
-    if quantization == "int8":
-        return quant_layout.quantize_int8(weight)
-    return quant_layout.quantize_int4(weight, int4_group(weight.shape[1]))
+    except ValueError as error:
+        raise ModelError(f"tensor {name!r}: {error}", "use another --quantization, or another file") from None
 
 
 def stacked(parts: Sequence[Loaded], dtype: torch.dtype) -> Loaded:
@@ -49,8 +52,18 @@ def stacked(parts: Sequence[Loaded], dtype: torch.dtype) -> Loaded:
     return torch.cat([part if isinstance(part, Tensor) else part.dequantize(dtype) for part in parts])
 
 
+def _rounded(array: npt.NDArray[Any], quantization: Quantization, device: torch.device) -> QuantizedWeight:
+    weight = (torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)).to(device)
+    if quantization == "int8":
+        return quant_layout.quantize_int8(weight)
+    return quant_layout.quantize_int4(weight, int4_group(weight.shape[1]))
+
+
 def _kept(stored: StoredWeight, device: torch.device) -> QuantizedWeight:
     """Exactly the file's numbers."""
+    for part in (stored.scales, stored.offsets):
+        if part is not None and not np.isfinite(part).all():
+            raise ValueError("a scale or offset is not finite")
     return quant_layout.from_parts(
         torch.tensor(stored.numbers),
         torch.tensor(stored.scales),

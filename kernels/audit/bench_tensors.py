@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.quant_layout import QuantizedWeight
-
-BLOCK_SIZE = 16
-QUANTISED = ("int8", "float8_e4m3fn")
+from kernels.roofline import BLOCK_SIZE, QUANTISED
 
 
 class BenchTensors:

@@ -14,13 +14,15 @@ from kernels.attention_decode import paged_decode
 from kernels.attention_flash import flash_backward, flash_forward
 from kernels.attention_prefill import paged_prefill
 from kernels.attention_tile import AttentionTile, backward_tile, forward_tile
-from kernels.audit.bench_tensors import BLOCK_SIZE, BenchTensors
+from kernels.audit.bench_tensors import BenchTensors
+from kernels.gpus import arch_number
 from kernels.kv_write import kv_write as write
 from kernels.matmul_quant import matmul_quant as multiply
 from kernels.matmul_tile import MatmulTile
 from kernels.matmul_w8a8 import matmul_w8a8 as multiply_codes
 from kernels.rms_norm import add_rms_norm
 from kernels.rms_norm import rms_norm as norm
+from kernels.roofline import BLOCK_SIZE
 from kernels.rope import rope as rotate
 from kernels.sample import sample as draw
 from kernels.sample_rows import LogitEdits, RowSampling
@@ -195,4 +197,4 @@ def _tile(
     if given is not None:
         return AttentionTile(*given)
     named: torch.dtype = getattr(torch, dtype)
-    return choose(head_dim, named, int(arch.removeprefix("sm_")) // 10)
+    return choose(head_dim, named, arch_number(arch) // 10)

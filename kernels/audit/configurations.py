@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernels.audit.configuration import Configuration, Expected
+from kernels.roofline import QUANTISED
 
 KERNELS = {
     "_attend": Expected(streams=("k_ptr", "v_ptr"), has_products=True),
@@ -57,7 +58,6 @@ OPS = (
     "matmul_w8a8",
     "sample",
 )
-QUANTISED = ("int8", "float8_e4m3fn")
 
 
 def configurations(ops: Sequence[str] = (), *, is_quick: bool = False) -> list[Configuration]:

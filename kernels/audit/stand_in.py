@@ -18,11 +18,12 @@ from triton.runtime.jit import JITFunction
 
 from kernels.audit.disassembly import disassembly, usage
 from kernels.audit.facts import Compiled
+from kernels.gpus import arch_number
 
 
 class _StandIn:
     def __init__(self, arch: str) -> None:
-        self._arch = int(arch.removeprefix("sm_"))
+        self._arch = arch_number(arch)
 
     def get_current_device(self) -> int:
         """A number for each architecture, since compiled kernels are kept by it."""

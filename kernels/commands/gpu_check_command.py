@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kernels.commands.output_file import OutputFile
 from kernels.commands.parity_command import TINY_MODEL
 
 if TYPE_CHECKING:
@@ -28,15 +29,14 @@ DRY_OUTPUT_TOKENS = 2
 @click.option(
     "--max-seconds", type=click.FloatRange(min=0), default=450.0, help="What is not begun by then is missed."
 )
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON object to this file, too."
-)
+@click.option("--out", type=OutputFile(), help="Write the JSON object to this file, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
 def gpu_check(dry_run: bool, max_seconds: float, out: Path | None, as_json: bool) -> None:
     """Check the kernels on the GPU of this machine: speed, CUDA graphs, the engine's tokens, parity.
 
     Speeds are held to what the same GPU reaches in copies and matmuls, and to torch's own operations. Exit
-    status: 0 if everything holds or there is no GPU, 1 if not, or if the time did not suffice.
+    status: 0 if everything holds or there is no GPU, 1 if not, or if the time did not suffice, 2 if the file
+    of --out cannot be written.
 
     Example: headrace kernels gpu-check --out gpu.json
     """
@@ -111,11 +111,17 @@ def _greedy(record: Any, is_dry: bool) -> Greedy | None:
 
 
 def _hand_over(answer: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    """To stdout first: a full disk costs the file, not what took minutes to find."""
     text = json.dumps(answer)
-    if out is not None:
-        out.write_text(text + "\n")
     if as_json:
         click.echo(text)
+    if out is None:
+        return
+    try:
+        out.write_text(text + "\n")
+    except OSError as error:
+        click.echo(f"headrace kernels gpu-check: {out} cannot be written ({error.strerror})", err=True)
+        sys.exit(2)
 
 
 def _print(rows: Sequence[Row]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from kernels.commands.output_file import OutputFile
 from kernels.parity.catalogue import OPS
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ _HEADS = ("op", "against", "cases", "outputs", "worst error", "near ties", "miss
 @click.command(context_settings={"show_default": True})
 @click.option("--op", "ops", type=click.Choice(list(OPS)), multiple=True, help="Repeatable.  [default: all]")
 @click.option("--whole", is_flag=True, help="Every shape and type, not the quick grid: minutes.")
-@click.option(
-    "--save", type=click.Path(dir_okay=False, path_type=Path), help="Keep inputs and outputs in this file."
-)
+@click.option("--save", type=OutputFile(), help="Keep inputs and outputs in this file.")
 @click.option(
     "--against",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -75,19 +75,20 @@ def tune(
 
     machine = _machine(arch, measurement.arch_in_use())
     chosen = [problem for op in ops or OPS for problem in problems(op, machine.arch, models)]
+    if write:
+        _check_table(machine.arch)
     click.echo(f"{len(chosen)} shapes for {machine.gpu}: {machine.basis}", err=True)
     with _costs(machine) as costs_of:
         effort = {"seed": seed, "generations": generations, "population": population}
         found = tuned(chosen, costs_of, basis=machine.basis, **effort)
         outcomes = [_told(outcome) for outcome in found]
     failures = [f"{o.problem.op} {o.problem.name}: no candidate can be" for o in outcomes if o.found is None]
-    if write:
-        _write(outcomes, machine, seed)
+    is_kept = not write or _write(outcomes, machine, seed)
     click.echo(f"{machine.basis} ({machine.gpu})")
     if as_json:
         told = asdict(machine)
         click.echo(json.dumps({"rows": [o.as_json() | told for o in outcomes], "failures": failures}))
-    sys.exit(1 if failures else 0)
+    sys.exit(2 if not is_kept else 1 if failures else 0)
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,31 @@ def _costs(machine: _Machine) -> Iterator[Callable[[Problem], Costs]]:
         yield lambda problem: ranking(problem, GPUS[machine.gpu], pool.answers)
 
 
-def _write(outcomes: Sequence[Outcome], machine: _Machine, seed: int) -> None:
+def _check_table(arch: str) -> None:
+    """Ends the command before the search where its results could not be kept."""
+    from kernels.tune.table import TableError, check_writable, load
+
+    try:
+        check_writable()
+        load(arch)
+    except TableError as error:
+        click.echo(f"headrace kernels tune: {error}", err=True)
+        sys.exit(2)
+
+
+def _write(outcomes: Sequence[Outcome], machine: _Machine, seed: int) -> bool:
+    """Whether it could: what was found is told either way."""
     from kernels.tune.measurement import versions
-    from kernels.tune.table import load, save
+    from kernels.tune.table import TableError, load, save
 
     entries = (outcome.entry(machine.basis, machine.gpu, versions(), seed) for outcome in outcomes)
-    table = load(machine.arch).with_entries(entry for entry in entries if entry is not None)
-    click.echo(f"written: {save(table)}")
+    try:
+        table = load(machine.arch).with_entries(entry for entry in entries if entry is not None)
+        click.echo(f"written: {save(table)}")
+    except TableError as error:
+        click.echo(f"headrace kernels tune: {error}", err=True)
+        return False
+    return True
 
 
 def _told(outcome: Outcome) -> Outcome:

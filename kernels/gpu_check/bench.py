@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernels import roofline
 from kernels.audit.bench_tensors import BenchTensors
 from kernels.audit.calls import CALLS, Call
 from kernels.gpu_check.row import Row
+from kernels.roofline import WORK
 
 Timer = Callable[[Call], float]
 """Runs a call as often as it takes; the median of its seconds."""
@@ -51,7 +51,7 @@ def run(bench: Bench, tensors: BenchTensors, arch: str, limits: Limits, timer: T
 
 
 def row(bench: Bench, seconds: float, rival_seconds: float | None, limits: Limits) -> Row:
-    work = getattr(roofline, bench.op)(**bench.arguments)
+    work = WORK[bench.op](**bench.arguments)
     if bench.is_of_products:
         ratio, unit = work.product_flops / seconds / limits.product_flops_per_s, "of the matmul rate"
     else:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import torch
 
 from kernels.attention_decode import paged_decode
-from kernels.audit.bench_tensors import BLOCK_SIZE, BenchTensors
+from kernels.audit.bench_tensors import BenchTensors
 from kernels.gpu_check.row import Row
 from kernels.kv_write import kv_write
 from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.roofline import BLOCK_SIZE
 from kernels.rope import rope
 from kernels.sample import sample
 from kernels.sample_rows import RowSampling

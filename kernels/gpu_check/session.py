@@ -17,11 +17,10 @@ from kernels.audit.bench_tensors import BenchTensors
 from kernels.gpu_check import bench, decode_step
 from kernels.gpu_check.benches import FULL, TINY, Shapes, benches, races
 from kernels.gpu_check.row import Row
-from kernels.parity.archive import GreedyAnswer
 from kernels.parity.catalogue import OPS, cases_of
 from kernels.parity.runner import Row as ParityRow
 from kernels.parity.runner import check as check_case
-from kernels.parity.store import GreedyAnswers, greedy_rows
+from kernels.parity.store import GreedyAnswers, answers_of, greedy_rows
 
 Part = tuple[str, str, Callable[[], Sequence[Row]]]
 """Part and name, as its rows have them, and what makes these."""
@@ -114,10 +113,7 @@ class GpuParts:
     def _engine(self) -> list[Row]:
         if self._greedy is None:
             raise ValueError("no model: tests/data/tiny of a checkout is asked")
-        by_cpu, here = (
-            [GreedyAnswer(list(prompt), list(said), list(by)) for prompt, said, by in self._greedy(backend)]
-            for backend in ("cpu", "triton")
-        )
+        by_cpu, here = (answers_of(self._greedy(backend)) for backend in ("cpu", "triton"))
         return [engine_row(list(greedy_rows(by_cpu, here)))]
 
     def _parity(self, op: str) -> list[Row]:

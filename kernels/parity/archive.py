@@ -2,6 +2,8 @@
 
 Format: a zip of numpy arrays (`.npz`, read without pickle). `manifest` is JSON and names the arrays of each
 case; a tensor is stored as its bytes, for numpy has neither bfloat16 nor fp8.
+
+A damaged file is refused. One that was made to do harm is not: kernels read where its block tables point.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import msgspec
 import numpy as np
@@ -28,6 +31,8 @@ _DTYPES = {
     )
 }  # fmt: skip
 _MANIFEST = "manifest"
+_MAX_BYTES = 2**32
+"""Unpacked: many times the whole grid. A few packed bytes can announce any size."""
 
 
 class ArchiveError(Exception):
@@ -145,9 +150,9 @@ def write(path: Path, archive: Archive) -> None:
 def read(path: Path, device: torch.device) -> Archive:
     """Tensors come back on `device`, contiguous. Raises ArchiveError for what is no such file."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            manifest = msgspec.json.decode(file[_MANIFEST].tobytes(), type=_Manifest)
-            arrays = {name: file[name] for name in file.files if name != _MANIFEST}
+        with path.open("rb") as opened:
+            arrays = _arrays(opened)
+        manifest = msgspec.json.decode(arrays[_MANIFEST].tobytes(), type=_Manifest)
         records = [
             Record(
                 case.op,
@@ -159,9 +164,23 @@ def read(path: Path, device: torch.device) -> Archive:
         ]
     except OSError as error:
         raise ArchiveError(f"{path} cannot be read ({error.strerror or error})") from None
-    except (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, msgspec.MsgspecError):
+    except Exception:  # zipfile, zlib, numpy and torch each have errors of their own for damaged bytes
         raise ArchiveError(f"{path} is no file of stored cases, or a damaged one") from None
     return Archive(manifest.versions, records, manifest.greedy)
+
+
+def _arrays(opened: IO[bytes]) -> dict[str, npt.NDArray[np.uint8]]:
+    """Raises whatever the libraries raise, and ValueError for what `write` does not write."""
+    with zipfile.ZipFile(opened) as zipped:
+        if sum(member.file_size for member in zipped.infolist()) > _MAX_BYTES:
+            raise ValueError(f"more than {_MAX_BYTES} bytes")
+    opened.seek(0)
+    with np.load(opened, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+            raise ValueError(f"{name} is no array of bytes")
+    return arrays
 
 
 def _load(stored: _Stored, arrays: Mapping[str, Any], device: torch.device) -> Any:
@@ -173,6 +192,10 @@ def _load(stored: _Stored, arrays: Mapping[str, Any], device: torch.device) -> A
 
 
 def _load_tensor(stored: _StoredTensor, arrays: Mapping[str, Any], device: torch.device) -> Tensor:
-    tensor = torch.empty(stored.shape, dtype=_DTYPES[stored.dtype])
-    tensor.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(arrays[stored.array]))
+    """Raises ValueError for bytes that are not the shape's: nothing is made as large as a manifest says."""
+    array, dtype = arrays[stored.array].reshape(-1), _DTYPES[stored.dtype]
+    if prod(stored.shape) * dtype.itemsize != len(array):
+        raise ValueError(f"{stored.array} has {len(array)} bytes, not those of {stored.shape}")
+    tensor = torch.empty(stored.shape, dtype=dtype)
+    tensor.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(array))
     return tensor.to(device)

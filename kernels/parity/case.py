@@ -10,6 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""What ops compute with."""
+BYTES = (torch.int8, torch.float8_e4m3fn)
+"""What a cache may be quantised to."""
+
 Inputs = Mapping[str, Any]
 """Tensors and plain values (what JSON holds, and tuples), by name."""
 Outputs = tuple[Tensor, ...]

@@ -9,17 +9,13 @@ from itertools import product
 from types import ModuleType
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import reference_attention
 from kernels.attention_tile import AttentionTile
-from kernels.parity.case import Inputs, OpCase, Outputs
-
-HALVES = (torch.float16, torch.bfloat16)
-BYTES = (torch.int8, torch.float8_e4m3fn)
-PEAKED = 3.0
-"""Queries are this much larger than keys, so that a sequence's weights differ by orders of magnitude."""
+from kernels.dtype_name import dtype_name
+from kernels.parity.case import BYTES, DTYPES, Inputs, OpCase, Outputs
+from kernels.parity.paged_attention import PEAKED, Seen, paged_cache, sdpa
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +43,14 @@ class Batch:
         return self.stored or self.dtype
 
     @property
+    def seen(self) -> list[Seen]:
+        return [(max(seq_len - (self.window or seq_len), 0), seq_len) for seq_len in self.lens]
+
+    @property
     def name(self) -> str:
-        parts = [_name(self.dtype), f"GQA {self.heads[0]}/{self.heads[1]} D={self.head_dim}"]
+        parts = [dtype_name(self.dtype), f"GQA {self.heads[0]}/{self.heads[1]} D={self.head_dim}"]
         parts += [f"B={self.block_size} lens={list(self.lens)}"]
-        parts += [f"KV {_name(self.stored)}"] if self.stored is not None else []
+        parts += [f"KV {dtype_name(self.stored)}"] if self.stored is not None else []
         parts += [f"window={self.window}"] if self.window is not None else []
         parts += [f"soft_cap={self.soft_cap}"] if self.soft_cap is not None else []
         parts += [f"splits={self.num_splits} keys={self.num_keys}"] + ["a view"] * self.is_view
@@ -63,7 +63,7 @@ def cases(*, whole: bool) -> Iterator[OpCase]:
 
 
 def _quick() -> Iterator[Batch]:
-    for dtype in (torch.float32, *HALVES):
+    for dtype in DTYPES:
         yield Batch(dtype)
     yield Batch(torch.float32, num_splits=3)
     plain = Batch(torch.float16, lens=(1, 33))
@@ -76,7 +76,7 @@ def _quick() -> Iterator[Batch]:
     yield Batch(torch.float32, lens=(5, 70), window=20, num_splits=3, num_keys=16)
     yield Batch(torch.float32, lens=(5, 70), soft_cap=5.0)
     yield Batch(torch.bfloat16, lens=(5, 70), window=33, soft_cap=5.0, num_splits=2)
-    for wide, stored in product((torch.float32, *HALVES), BYTES):
+    for wide, stored in product(DTYPES, BYTES):
         yield Batch(wide, (3, 1), lens=(2, 70), stored=stored, num_splits=2)
     yield replace(plain, stored=torch.int8, value_size=1e-4)
     yield replace(plain, stored=torch.int8, head_dim=80, window=20)
@@ -86,9 +86,9 @@ def _quick() -> Iterator[Batch]:
 
 def _whole() -> Iterator[Batch]:
     lens = (3, 0, 64, 65, 200, 1)
-    for dtype, head_dim, num_splits in product((torch.float32, *HALVES), (64, 80, 96, 128, 256), (1, 2, 7)):
+    for dtype, head_dim, num_splits in product(DTYPES, (64, 80, 96, 128, 256), (1, 2, 7)):
         yield Batch(dtype, head_dim=head_dim, lens=lens, num_splits=num_splits, num_keys=64)
-    for wide, narrow, head_dim in product((torch.float32, *HALVES), BYTES, (64, 80, 96, 128, 256)):
+    for wide, narrow, head_dim in product(DTYPES, BYTES, (64, 80, 96, 128, 256)):
         yield Batch(wide, head_dim=head_dim, lens=lens, stored=narrow, num_splits=3)
     groups = ((1, 1), (8, 8), (32, 8), (16, 1), (17, 1), (71, 1), (132, 2))
     for heads, block_size in product(groups, (1, 16, 24)):
@@ -116,61 +116,28 @@ def _case(batch: Batch) -> OpCase:
 
 def make_inputs(generator: torch.Generator, device: torch.device, batch: Batch) -> Inputs:
     (num_heads, num_kv_heads), head_dim = batch.heads, batch.head_dim
-    num_seqs = len(batch.lens)
     width = num_heads + 2 * num_kv_heads if batch.is_view else num_heads
-    query = PEAKED * torch.randn(num_seqs, width, head_dim, generator=generator)
-    table = _block_table(batch, generator)
-    num_blocks = int(table.max()) + 1
-    shape = (num_blocks, num_kv_heads, batch.block_size, head_dim)
-    used = _used(batch, table)
-    inputs = {
+    query = PEAKED * torch.randn(len(batch.lens), width, head_dim, generator=generator)
+    cache = paged_cache(
+        batch.seen,
+        generator,
+        num_kv_heads=num_kv_heads,
+        block_size=batch.block_size,
+        head_dim=head_dim,
+        dtype=batch.cache_dtype,
+        value_size=batch.value_size,
+    )
+    tensors = {
         "query": query.to(batch.dtype)[:, :num_heads],
-        "block_table": table,
         "seq_lens": torch.tensor(batch.lens, dtype=torch.int32),
+        **cache,
     }
-    for name, size in (("k", 1.0), ("v", batch.value_size)):
-        inputs |= _cache(name, torch.randn(shape, generator=generator), size, used, batch.cache_dtype)
-    return {key: tensor.to(device) for key, tensor in inputs.items()} | {
+    return {name: tensor.to(device) for name, tensor in tensors.items()} | {
         "scale": head_dim**-0.5,
         "window": batch.window,
         "soft_cap": batch.soft_cap,
         "num_splits": batch.num_splits,
         "num_keys": batch.num_keys,
-    }
-
-
-def _block_table(batch: Batch, generator: torch.Generator) -> Tensor:
-    """int32 [S, max_blocks]; 0 behind the sequence's end, and where no key of the block is in its window."""
-    counts = [-(-seq_len // batch.block_size) for seq_len in batch.lens]
-    free = (1 + torch.randperm(sum(counts), generator=generator)).tolist()
-    table = torch.zeros(len(counts), max(counts), dtype=torch.int32)
-    for sequence, seq_len in enumerate(batch.lens):
-        first = 0 if batch.window is None else max(seq_len - batch.window, 0) // batch.block_size
-        for block in range(first, counts[sequence]):
-            table[sequence, block] = free.pop()
-    return table
-
-
-def _used(batch: Batch, table: Tensor) -> Tensor:
-    """Which slots hold a token that its sequence's query sees: bool [N, B]."""
-    used = torch.zeros(int(table.max()) + 1, batch.block_size, dtype=torch.bool)
-    for sequence, seq_len in enumerate(batch.lens):
-        for position in range(max(seq_len - (batch.window or seq_len), 0), seq_len):
-            used[table[sequence, position // batch.block_size], position % batch.block_size] = True
-    return used
-
-
-def _cache(name: str, values: Tensor, size: float, used: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """A cache of `values` [N, KVH, B, D] · size; of bytes with scales, no two alike. Unused slots are NaN."""
-    unused = ~used[:, None].expand(values.shape[:3])
-    if dtype not in BYTES:
-        return {f"{name}_cache": (size * values).to(dtype).masked_fill(unused[..., None], float("nan"))}
-    scale = (0.5 + torch.rand(unused.shape, generator=torch.Generator().manual_seed(len(values)))) * size / 32
-    numbers = (32 * values).clamp(-127, 127)
-    numbers = numbers.round() if dtype == torch.int8 else numbers
-    return {
-        f"{name}_cache": numbers.to(dtype),
-        f"{name}_scale": scale.masked_fill(unused, float("nan")),
     }
 
 
@@ -186,26 +153,8 @@ def _reference(inputs: Inputs) -> Outputs:
 
 
 def _sdpa(inputs: Inputs) -> Outputs:
-    """torch's, sequence by sequence, with its keys gathered."""
-    output = torch.zeros_like(inputs["query"], dtype=torch.float64)
-    for sequence, seq_len in enumerate(inputs["seq_lens"].tolist()):
-        blocks = inputs["block_table"][sequence]
-        key, value = (
-            inputs[name][blocks].transpose(0, 1).flatten(1, 2)[:, :seq_len].double()
-            for name in ("k_cache", "v_cache")
-        )
-        query = inputs["query"][sequence].double()[:, None]
-        if seq_len > 0:
-            attended = F.scaled_dot_product_attention(
-                query, key, value, scale=inputs["scale"], enable_gqa=True
-            )
-            output[sequence] = attended[:, 0]
-    return (output,)
+    return (sdpa(inputs, _one_each(inputs)),)
 
 
 def _one_each(inputs: Inputs) -> Tensor:
     return torch.arange(len(inputs["seq_lens"]) + 1, dtype=torch.int32)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 
 from kernels import reference_flash
 from kernels.attention_tile import AttentionTile
-from kernels.parity.case import Inputs, OpCase, Outputs
+from kernels.parity.case import DTYPES, Inputs, OpCase, Outputs
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PEAKED = 3.0
 """Queries are this much larger than keys, so that a row's weights differ by orders of magnitude."""
 

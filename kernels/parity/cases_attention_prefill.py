@@ -10,18 +10,15 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import reference_attention
 from kernels.attention_tile import AttentionTile
 from kernels.block_lists import BlockLists
-from kernels.parity.case import Inputs, OpCase, Outputs
+from kernels.dtype_name import dtype_name
+from kernels.parity.case import BYTES, DTYPES, Inputs, OpCase, Outputs
+from kernels.parity.paged_attention import PEAKED, Seen, paged_cache, sdpa
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-BYTES = (torch.int8, torch.float8_e4m3fn)
-PEAKED = 3.0
-"""Queries are this much larger than keys, so that a row's weights differ by orders of magnitude."""
 NUM_PADDING = 3
 """Tokens behind the last sequence."""
 
@@ -57,10 +54,17 @@ class Batch:
         return [before + queries for before, queries in self.lens]
 
     @property
+    def seen(self) -> list[Seen]:
+        """Lists may show a query what lies behind its window."""
+        window = None if self.blocks is not None else self.window
+        firsts = [0 if window is None else max(before - window + 1, 0) for before, _ in self.lens]
+        return list(zip(firsts, self.seq_lens, strict=True))
+
+    @property
     def name(self) -> str:
-        parts = [_name(self.dtype), f"GQA {self.heads[0]}/{self.heads[1]} D={self.head_dim}"]
+        parts = [dtype_name(self.dtype), f"GQA {self.heads[0]}/{self.heads[1]} D={self.head_dim}"]
         parts += [f"B={self.block_size} lens={[f'{b}+{n}' for b, n in self.lens]}"]
-        parts += [f"KV {_name(self.stored)}"] if self.stored is not None else []
+        parts += [f"KV {dtype_name(self.stored)}"] if self.stored is not None else []
         parts += [f"window={self.window}"] if self.window is not None else []
         parts += [f"soft_cap={self.soft_cap}"] if self.soft_cap is not None else []
         parts += [f"lists={self.blocks[0]}x{self.blocks[1]}"] if self.blocks is not None else []
@@ -130,16 +134,19 @@ def make_inputs(generator: torch.Generator, device: torch.device, batch: Batch) 
     num_tokens = sum(num_queries) + NUM_PADDING
     width = num_heads + 2 * num_kv_heads if batch.is_view else num_heads
     query = PEAKED * torch.randn(num_tokens, width, batch.head_dim, generator=generator)
-    table = _block_table(batch, generator)
-    used = _used(batch, table)
-    shape = (len(used), num_kv_heads, batch.block_size, batch.head_dim)
+    cache = paged_cache(
+        batch.seen,
+        generator,
+        num_kv_heads=num_kv_heads,
+        block_size=batch.block_size,
+        head_dim=batch.head_dim,
+        dtype=batch.cache_dtype,
+    )
     tensors = {
         "query": query.to(batch.dtype)[:, :num_heads],
-        "block_table": table,
         "cu_query_lens": borders,
         "seq_lens": torch.tensor(batch.seq_lens, dtype=torch.int32).clamp(min=0),
-        **_cache("k", shape, used, batch.cache_dtype, generator),
-        **_cache("v", shape, used, batch.cache_dtype, generator),
+        **cache,
         **({} if batch.blocks is None else _lists(batch, *batch.blocks, generator)),
     }
     return {name: tensor.to(device) for name, tensor in tensors.items()} | {
@@ -149,53 +156,6 @@ def make_inputs(generator: torch.Generator, device: torch.device, batch: Batch) 
         "soft_cap": batch.soft_cap,
         "blocks": batch.blocks,
         "tile": batch.tile,
-    }
-
-
-def _first_seen(batch: Batch, before: int) -> int:
-    """Lists may show a query what lies behind its window."""
-    has_edge = batch.window is not None and batch.blocks is None
-    return max(before - batch.window + 1, 0) if has_edge and batch.window is not None else 0
-
-
-def _block_table(batch: Batch, generator: torch.Generator) -> Tensor:
-    """int32 [S, max_blocks]; 0 behind the sequence's end, and where nobody sees a key of the block."""
-    counts = [-(-seq_len // batch.block_size) for seq_len in batch.seq_lens]
-    free = (1 + torch.randperm(sum(counts), generator=generator)).tolist()
-    table = torch.zeros(len(counts), max(counts), dtype=torch.int32)
-    for sequence, (before, _) in enumerate(batch.lens):
-        for block in range(_first_seen(batch, before) // batch.block_size, counts[sequence]):
-            table[sequence, block] = free.pop()
-    return table
-
-
-def _used(batch: Batch, table: Tensor) -> Tensor:
-    """Which slots hold a token that a query sees: bool [N, B]."""
-    used = torch.zeros(int(table.max()) + 1, batch.block_size, dtype=torch.bool)
-    for sequence, (before, queries) in enumerate(batch.lens):
-        for position in range(_first_seen(batch, before), before + queries):
-            used[table[sequence, position // batch.block_size], position % batch.block_size] = True
-    return used
-
-
-def _cache(
-    name: str,
-    shape: tuple[int, int, int, int],
-    used: Tensor,
-    dtype: torch.dtype,
-    generator: torch.Generator,
-) -> dict[str, Tensor]:
-    """A cache [N, KVH, B, D]; of bytes with scales, no two alike. What is unused is NaN."""
-    values = torch.randn(shape, generator=generator)
-    unused = ~used[:, None].expand(shape[:3])
-    if dtype not in BYTES:
-        return {f"{name}_cache": values.to(dtype).masked_fill(unused[..., None], float("nan"))}
-    scale = (0.5 + torch.rand(shape[:3], generator=generator)) / 32
-    numbers = (32 * values).clamp(-127, 127)
-    numbers = numbers.round() if dtype == torch.int8 else numbers
-    return {
-        f"{name}_cache": numbers.to(dtype),
-        f"{name}_scale": scale.masked_fill(unused, float("nan")),
     }
 
 
@@ -253,32 +213,4 @@ def _reference(inputs: Inputs) -> Outputs:
 
 
 def _sdpa(inputs: Inputs) -> Outputs:
-    """torch's in float64, sequence by sequence, with its keys gathered."""
-    output = torch.zeros_like(inputs["query"], dtype=torch.float64)
-    borders = inputs["cu_query_lens"].tolist()
-    for sequence, seq_len in enumerate(inputs["seq_lens"].tolist()):
-        rows = slice(borders[sequence], borders[sequence + 1])
-        if seq_len == 0:
-            continue
-        blocks = inputs["block_table"][sequence]
-        mask = reference_attention.visible(rows.stop - rows.start, seq_len, inputs["window"])
-        mask = mask.to(output.device)
-        key, value = (
-            inputs[name][blocks].transpose(0, 1).flatten(1, 2)[:, :seq_len].double()
-            for name in ("k_cache", "v_cache")
-        )
-        unseen = ~mask.any(dim=0)[:, None]
-        attended = F.scaled_dot_product_attention(
-            inputs["query"][rows].double().transpose(0, 1),
-            key.masked_fill(unseen, 0.0),
-            value.masked_fill(unseen, 0.0),
-            attn_mask=mask,
-            scale=inputs["scale"],
-            enable_gqa=True,
-        )
-        output[rows] = attended.transpose(0, 1)
-    return (output,)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return (sdpa(inputs, inputs["cu_query_lens"]),)

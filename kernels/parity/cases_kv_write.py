@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from kernels import reference, reference_kv_write
-from kernels.parity.case import Inputs, OpCase, Outputs
+from kernels.dtype_name import dtype_name
+from kernels.parity.case import BYTES, DTYPES, Inputs, OpCase, Outputs
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-QUANTISED = (torch.int8, torch.float8_e4m3fn)
 QUICK = ((3, 2, 16, 64), (2, 3, 4, 80))
 WHOLE = (*QUICK, (1, 1, 16, 96), (17, 8, 32, 128), (4, 2, 16, 256), (33, 5, 8, 24))
 """(T, KVH, B, D)"""
@@ -29,7 +28,7 @@ def cases(*, whole: bool) -> Iterator[OpCase]:
         if is_view or whole or dtype == torch.float16:
             yield _case(dtype, dtype, shape, is_view=is_view)
     yield _case(torch.float32, torch.bfloat16, QUICK[0], is_view=False)
-    for dtype, stored, shape in product(DTYPES, QUANTISED, shapes):
+    for dtype, stored, shape in product(DTYPES, BYTES, shapes):
         if whole or (shape == QUICK[0] and dtype != torch.bfloat16):
             yield _case(dtype, stored, shape, is_view=False)
 
@@ -38,12 +37,12 @@ def _case(
     dtype: torch.dtype, stored: torch.dtype, shape: tuple[int, int, int, int], *, is_view: bool
 ) -> OpCase:
     tokens, kv_heads, block, dim = shape
-    kind = f"{_name(dtype)} into {_name(stored)}" + (", a view" if is_view else "")
+    kind = f"{dtype_name(dtype)} into {dtype_name(stored)}" + (", a view" if is_view else "")
     return OpCase(
         op="kv_write",
         name=f"{kind} T={tokens} KVH={kv_heads} B={block} D={dim}",
         module="kernels.kv_write",
-        dtype=torch.float32 if stored in QUANTISED else stored,  # of the scales
+        dtype=torch.float32 if stored in BYTES else stored,  # of the scales
         make=partial(_make, dtype=dtype, stored=stored, shape=shape, is_view=is_view),
         run=_run,
         reference=_reference,
@@ -64,7 +63,7 @@ def _make(
     slots[-1] = 0  # a padding token
     key, value = torch.randn(2, num_tokens, num_kv_heads, head_dim, generator=generator).to(dtype)
     key[0, 0] = 0.0
-    if stored in QUANTISED and num_tokens > 1:
+    if stored in BYTES and num_tokens > 1:
         halfway = torch.tensor(HALFWAY).repeat(head_dim)[: head_dim - 1]
         key[1, 0] = torch.cat((torch.tensor([reference_kv_write.LARGEST[stored]]), halfway))
     if is_view:
@@ -76,7 +75,7 @@ def _make(
     ]
     scales = [torch.rand(num_blocks, num_kv_heads, block_size, generator=generator) for _ in "kv"]
     inputs = {"key": key, "value": value, "slot_mapping": slots, "k_cache": caches[0], "v_cache": caches[1]}
-    if stored in QUANTISED:
+    if stored in BYTES:
         inputs |= {"k_scale": scales[0], "v_scale": scales[1]}
     return {name: tensor.to(device) for name, tensor in inputs.items()}
 
@@ -109,7 +108,3 @@ def _bits(x: Tensor) -> Tensor:
     if x.dtype == torch.float8_e4m3fn:
         x = x.float() + 0.0  # -0 is 0
     return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[x.element_size()])
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from kernels import reference_matmul_quant
-from kernels.parity.case import Inputs, OpCase, Outputs
+from kernels.dtype_name import dtype_name
+from kernels.parity.case import DTYPES, Inputs, OpCase, Outputs
 from kernels.quant_layout import QuantizedWeight, from_parts
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST = {8: (-128, 127), 4: (0, 15)}
 
 
@@ -42,11 +42,11 @@ class Product:
 
     @property
     def name(self) -> str:
-        parts = [_name(self.dtype), f"W{self.num_bits} group {self.group_size or 'K'}"]
+        parts = [dtype_name(self.dtype), f"W{self.num_bits} group {self.group_size or 'K'}"]
         parts += [f"T={self.num_rows} N={self.shape[0]} K={self.shape[1]}"]
         parts += ["offsets"] * self.has_offsets + ["bias"] * self.has_bias + ["a view"] * self.is_view
         parts += [f"splits={self.num_splits}"] if self.num_splits is not None else []
-        parts += [f"scales {_name(self.scale_dtype)}"] if self.scale_dtype != torch.float32 else []
+        parts += [f"scales {dtype_name(self.scale_dtype)}"] if self.scale_dtype != torch.float32 else []
         parts += [f"values of {self.value_size}"] if self.value_size != 1.0 else []
         return " ".join(parts)
 
@@ -157,7 +157,3 @@ def _weight(inputs: Inputs) -> QuantizedWeight:
         inputs["group_size"],
         inputs["num_bits"],
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

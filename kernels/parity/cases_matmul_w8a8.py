@@ -10,10 +10,9 @@ from types import ModuleType
 import torch
 
 from kernels import reference_matmul_quant
-from kernels.parity.case import Inputs, OpCase, Outputs
+from kernels.parity.case import DTYPES, Inputs, OpCase, Outputs
 from kernels.quant_layout import QuantizedWeight
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 QUICK = ((3, 70, 96), (1, 5, 35), (17, 30, 130))
 WHOLE = (
     *QUICK,

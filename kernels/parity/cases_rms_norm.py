@@ -10,9 +10,8 @@ from types import ModuleType
 import torch
 
 from kernels import reference
-from kernels.parity.case import Inputs, OpCase, Outputs
+from kernels.parity.case import DTYPES, Inputs, OpCase, Outputs
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 EPS = 1e-5
 QUICK = ((3, 576), (5, 80), (2, 1536))
 WHOLE = (*QUICK, (1, 1), (7, 64), (33, 100), (2, 4096), (1, 8192))

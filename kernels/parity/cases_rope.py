@@ -10,9 +10,8 @@ from types import ModuleType
 import torch
 
 from kernels import reference
-from kernels.parity.case import Inputs, OpCase, Outputs
+from kernels.parity.case import DTYPES, Inputs, OpCase, Outputs
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_LEN = 512
 QUICK = ((3, 5, 64), (2, 18, 80))
 WHOLE = (*QUICK, (1, 1, 2), (7, 40, 128), (5, 3, 96), (2, 17, 256), (33, 2, 24))

@@ -10,9 +10,8 @@ from types import ModuleType
 import torch
 
 from kernels import reference
-from kernels.parity.case import Inputs, OpCase, Outputs
+from kernels.parity.case import DTYPES, Inputs, OpCase, Outputs
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 QUICK = ((3, 1536), (2, 100))
 WHOLE = (*QUICK, (1, 1), (5, 1024), (2, 8960), (17, 64))
 """(T, inner)"""

@@ -12,7 +12,16 @@ from kernels.parity.archive import Archive, ArchiveError, GreedyAnswer, read, wr
 from kernels.parity.case import OpCase
 from kernels.parity.catalogue import OPS, cases_of
 from kernels.parity.runner import Row, check
-from kernels.parity.store import GreedyAnswers, ModelFailed, Prompts, greedy_rows, held_to, record, versions
+from kernels.parity.store import (
+    GreedyAnswers,
+    ModelFailed,
+    Prompts,
+    answers_of,
+    greedy_rows,
+    held_to,
+    record,
+    versions,
+)
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,7 @@ class Session:
         assert self.greedy is not None
         self.tell("greedy tokens of the model")
         try:
-            answers = self.greedy(prompts)
-            return [GreedyAnswer(list(prompt), list(said), list(by)) for prompt, said, by in answers]
+            return answers_of(self.greedy(prompts))
         except ValueError as error:
             raise ModelFailed(str(error)) from None
 

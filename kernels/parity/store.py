@@ -69,6 +69,11 @@ def _difference(output: Tensor, stored: Tensor, dtype: torch.dtype, is_exact: bo
     return Difference(found.relative, found.max_abs, first, "not equal")
 
 
+def answers_of(told: GreedyAnswers) -> list[GreedyAnswer]:
+    """Raises ValueError for an answer that has not a margin for each token, or what the model raises."""
+    return [GreedyAnswer(list(prompt), list(said), list(by)) for prompt, said, by in told]
+
+
 def greedy_rows(before: Sequence[GreedyAnswer], now: Sequence[GreedyAnswer]) -> Iterator[Row]:
     """One row a prompt: the first token that differs, unless the two best were nearly equal there.
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import msgspec
@@ -18,6 +20,10 @@ import msgspec
 TUNED = Path(__file__).parents[1] / "tuned"
 MEASURED = "measured"
 RANKED = "ranked by what the compiler makes of it, not measured"
+
+
+class TableError(Exception):
+    """A table that cannot be read or written, in one line."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +69,53 @@ class Table:
 
 
 def load(arch: str, folder: Path = TUNED) -> Table:
-    """An empty one where there is no file. Raises msgspec.ValidationError for another form."""
+    """An empty one where there is no file. Raises TableError for one that is no table of it."""
     file = folder / f"{arch}.json"
     if not file.exists():
         return Table(arch)
-    return msgspec.json.decode(file.read_bytes(), type=Table)
+    try:
+        table = msgspec.json.decode(file.read_bytes(), type=Table)
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's are of ValueError
+        raise TableError(f"{file} cannot be read as a table of choices ({error})") from None
+    if table.arch != arch:
+        raise TableError(f"{file} is of {table.arch}")
+    return table
+
+
+def check_writable(folder: Path = TUNED) -> None:
+    """Raises TableError where `save` would fail: better before the search than behind it."""
+    try:
+        folder.mkdir(exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise TableError(f"{folder} cannot be written ({error.strerror})") from None
 
 
 def save(table: Table, folder: Path = TUNED) -> Path:
-    """An entry a line, so that a difference can be read."""
-    folder.mkdir(exist_ok=True)
+    """An entry a line, so that a difference can be read; who reads meanwhile has the table of before, whole.
+
+    Raises TableError.
+    """
     lines = ",\n".join(json.dumps(asdict(entry)) for entry in table.entries)
     file = folder / f"{table.arch}.json"
-    file.write_text(f'{{"arch": "{table.arch}", "entries": [\n{lines}\n]}}\n')
+    try:
+        folder.mkdir(exist_ok=True)
+        _put(file, f'{{"arch": "{table.arch}", "entries": [\n{lines}\n]}}\n')
+    except OSError as error:
+        raise TableError(f"{file} cannot be written ({error.strerror})") from None
     return file
+
+
+def _put(file: Path, text: str) -> None:
+    """Takes the place of what was there in one go."""
+    beside = file.with_suffix(f".{os.getpid()}.part")
+    try:
+        beside.write_text(text)
+        beside.replace(file)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def _names(shape: Mapping[str, int | str]) -> dict[str, Any]:
@@ -85,8 +124,9 @@ def _names(shape: Mapping[str, int | str]) -> dict[str, Any]:
 
 
 def _distance(one: Mapping[str, int | str], other: Mapping[str, int | str]) -> float:
+    """A size may be 0: a call without sequences has a choice, too."""
     return sum(
-        abs(math.log2(value / size))
+        abs(math.log2(max(value, 1) / max(size, 1)))
         for name, value in one.items()
         if isinstance(value, int) and isinstance(size := other[name], int)
     )

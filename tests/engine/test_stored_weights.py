@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from engine.loading.source import ModelError, ModelSource, resolve_model
 from engine.loading.stored_weight import StoredWeight
 from engine.models.weight import loaded_weight
 from tests.builders_gguf import Array, random_blocks, write_gguf
-from tests.builders_loading import refusal
+from tests.builders_loading import edit_config, refusal
 from tests.builders_model import TINY
 from tests.data.families.families import FAMILIES, weights
 from tests.data.quantized.make_quantized import KINDS
@@ -163,6 +164,8 @@ def test_what_is_not_built_is_refused_by_name(folder: Path, changes: dict[str, A
         (lambda tensors: {"x.g_idx": tensors["x.g_idx"][:-1]}, "g_idx' has shape"),
         (lambda tensors: {"x.bias": tensors["x.bias"] + 1}, "bias' is not part of a llama model"),
         (lambda tensors: {"y": np.zeros(3, np.int32)}, "has type I32"),
+        (lambda tensors: {"x.weight": np.ones((64, 64), np.float16)}, "q_proj.weight' is there twice"),
+        (lambda tensors: {"x.qweight": tensors["x.qweight"][:, :20]}, "20 outputs, no multiple of 8"),
     ],
 )
 def test_parts_that_do_not_fit_are_named(folder: Path, edit: Any, message: str) -> None:
@@ -172,6 +175,41 @@ def test_parts_that_do_not_fit_are_named(folder: Path, edit: Any, message: str) 
     changed = {name.replace("x", stem, 1): tensor for name, tensor in edit(short).items()}
     save_file(tensors | changed, path)
     assert message in refusal(folder)
+
+
+def test_a_bias_that_the_family_has_is_kept_though_it_is_zero(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(QUANTIZED / "gptq", tmp_path / "gptq"))
+    edit_config(folder, architectures=["Qwen2ForCausalLM"])
+    tensors = load_file(folder / "model.safetensors")
+    for name, size in (("q_proj", 64), ("k_proj", 32), ("v_proj", 32), ("o_proj", 64)):
+        tensors[f"model.layers.0.self_attn.{name}.bias"] = np.zeros(size, np.float16)
+    save_file(tensors, folder / "model.safetensors")
+    found = {name for name, _ in resolve_model(str(folder)).weights() if name.endswith(".bias")}
+    assert found == {f"model.layers.0.self_attn.{name}_proj.bias" for name in "qkv"}
+
+
+def test_rows_of_an_odd_length_cannot_stay_in_4_bits() -> None:
+    shapes = {"x.qweight": (63, 8), "x.qzeros": (1, 8), "x.scales": (1, 64)}
+    dtypes = {"x.qweight": "I32", "x.qzeros": "I32", "x.scales": "F16"}
+    weights: Any = SimpleNamespace(shapes=lambda: shapes, dtypes=lambda: dtypes)
+    config = read_quantization(KINDS["awq"] | {"group_size": -1})
+    assert not QuantizedProjections(config, weights).can_stay
+    shapes["x.qweight"] = (64, 8)
+    assert QuantizedProjections(config, weights).can_stay
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("quantization", ["int8", "int4", "stored"])
+def test_numbers_that_are_not_finite_are_refused_by_the_tensor_s_name(
+    value: float, quantization: Any
+) -> None:
+    """One request after another would fail on them."""
+    name, scales = "model.layers.0.mlp.up_proj.weight", np.full((4, 2), value, np.float32)
+    array: Any = np.full((4, 64), value, np.float32)
+    if quantization == "stored":
+        array = StoredWeight(np.ones((4, 64), np.uint8), scales, None, num_bits=4)
+    with pytest.raises(ModelError, match=r"tensor 'model.layers.0.mlp.up_proj.weight': .*not finite"):
+        loaded_weight(name, array, quantization, dtype=torch.float32, device=torch.device("cpu"))
 
 
 def test_words_are_refused_in_a_folder_that_says_nothing_of_them(folder: Path) -> None:

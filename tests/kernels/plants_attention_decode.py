@@ -53,6 +53,13 @@ PLANTS = [
         "scales in the order of keys",
         "lens=[2, 70] KV int8",
     ),
+    Plant(
+        OP,
+        "tl.load(k_scale_ptr + slot",
+        "tl.load(v_scale_ptr + slot",
+        "the values' scales for keys",
+        "lens=[2, 70] KV",
+    ),
     Plant(OP, "V_UNITS.get(cache.dtype, 1.0)", "1.0", "weights below what float16 holds", "values of"),
     Plant(
         OP, "_tanh(scores) * (SOFT_CAP * LOG2_E)", "_tanh(scores) * SOFT_CAP", "a cap of other units", "cap"

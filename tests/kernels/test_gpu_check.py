@@ -220,6 +220,23 @@ def test_without_a_gpu_nothing_is_checked_and_that_is_said(
     assert json.loads((tmp_path / "gpu.json").read_text()) == told(result)
 
 
+def test_a_file_that_has_no_place_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: pytest.fail("it began"))
+    result = gpu_check("--out", tmp_path / "none" / "gpu.json")
+    assert result.exit_code == 2
+    assert "no folder that can be written to" in result.stderr
+
+
+def test_a_full_disk_costs_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    result = gpu_check("--json", "--out", "/dev/full")
+    assert result.exit_code == 2
+    assert "/dev/full cannot be written" in result.stderr
+    assert told(result)["checked"] is False
+
+
 def test_a_dry_run_runs_every_part_and_claims_nothing() -> None:
     result = gpu_check("--dry-run", "--json")
     assert result.exit_code == 0, result.output

@@ -132,7 +132,7 @@ def test_where_no_model_is_found_one_must_be_named(tmp_path: Path, monkeypatch: 
     ("arguments", "why"),
     [
         (["--against", "{}/none"], "cannot be read"),
-        (["--op", "rope", "--save", "{}/none/f"], "cannot be written"),
+        (["--op", "rope", "--save", "{}/none/f"], "no folder that can be written to"),
         (["--save", "a", "--against", "b"], "exclude each other"),
         (["--exact"], "goes with --against"),
         (["--op", "attention"], "is not one of"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.parity import catalogue
+from kernels.parity import archive, catalogue
 from kernels.parity.archive import Archive, ArchiveError, GreedyAnswer, Record, Versions, read, write
 from kernels.parity.case import OpCase
 from kernels.parity.report import as_json, changed, lines
@@ -109,6 +111,74 @@ def test_another_file_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
         numpy_file(path, **manifest)
     with pytest.raises(ArchiveError, match="is no file of stored cases"):
         read(path, CPU)
+
+
+def of_tensor(array: str = "t0", dtype: str = "float32", shape: Sequence[int] = (3,)) -> dict[str, Any]:
+    return {"type": "tensor", "array": array, "dtype": dtype, "shape": list(shape)}
+
+
+def manifest(stored: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    versions = {"headrace": "1", "torch": "2", "triton": "3", "device": "cpu"}
+    case = {"op": "rope", "name": "x", "inputs": {"x": stored}, "outputs": []}
+    told = {"format": 1, "versions": versions, "cases": [case], "greedy": []}
+    return np.frombuffer(json.dumps(told).encode(), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("stored", "array"),
+    [
+        (of_tensor(), np.zeros(3)),
+        (of_tensor(), np.zeros(12, np.complex128)),
+        (of_tensor(), np.array(["abc"])),
+        (of_tensor(), np.array([object()], dtype=object)),
+        (of_tensor(dtype="float31"), np.zeros(12, np.uint8)),
+        (of_tensor(array="t1"), np.zeros(12, np.uint8)),
+        (of_tensor(shape=[1 << 33]), np.zeros(1, np.uint8)),
+        (of_tensor(shape=[1 << 63]), np.zeros(1, np.uint8)),
+        (of_tensor(shape=[4]), np.zeros(12, np.uint8)),
+    ],
+)
+def test_a_tensor_that_is_not_its_bytes_is_refused(stored: Any, array: Any, tmp_path: Path) -> None:
+    numpy_file(tmp_path / "f", manifest=manifest(stored), t0=array)
+    with pytest.raises(ArchiveError, match="is no file of stored cases"):
+        read(tmp_path / "f", CPU)
+
+
+def test_bytes_are_not_taken_a_thousandfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_file(tmp_path / "f", manifest=manifest(of_tensor()), t0=np.zeros(12, np.uint8))
+    assert len(read(tmp_path / "f", CPU).records) == 1
+    monkeypatch.setattr(archive, "_MAX_BYTES", 100)
+    with pytest.raises(ArchiveError, match="is no file of stored cases"):
+        read(tmp_path / "f", CPU)
+
+
+def test_a_plain_array_and_a_foreign_member_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(ArchiveError, match="is no file of stored cases"):
+        read(path, CPU)
+    with zipfile.ZipFile(path, "w") as zipped:
+        zipped.writestr("manifest", b"{}")
+    with pytest.raises(ArchiveError, match="is no file of stored cases"):
+        read(path, CPU)
+
+
+def test_a_file_damaged_anywhere_is_refused_or_read_never_worse(tmp_path: Path) -> None:
+    """Deflated bytes, headers and checksums each have errors of their own."""
+    path, random = tmp_path / "f", Random(3)
+    write(path, Archive(VERSIONS, [of_inputs(x=torch.randn(1000))], ()))
+    whole, refused = path.read_bytes(), 0
+    for _ in range(100):
+        damaged = bytearray(whole)
+        for _ in range(3):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read(path, CPU)
+        except ArchiveError:
+            refused += 1
+    assert refused > 50
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     monkeypatch.setattr(measurement, "arch_in_use", lambda: None)
     monkeypatch.setattr(table.save, "__defaults__", (tmp_path,))
     monkeypatch.setattr(table.load, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(table.check_writable, "__defaults__", (tmp_path,))
     return found
 
 
@@ -109,6 +110,38 @@ def test_what_it_writes_the_table_has(tmp_path: Path) -> None:
         assert entry is not None
         assert (entry.is_exact, entry.entry.choice, entry.entry.basis) == (True, row["choice"], RANKED)
         assert set(entry.entry.versions) == {"torch", "triton"}
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"arch": "sm_90", "entr', b"\xff", b'{"arch": "sm_80", "entries": []}']
+)
+def test_a_table_that_is_none_ends_it_before_the_search(
+    content: bytes, compiler: Compiler, tmp_path: Path
+) -> None:
+    (tmp_path / "sm_90.json").write_bytes(content)
+    result = tune("--write")
+    assert (result.exit_code, compiler.jobs) == (2, [])
+    assert "sm_90.json" in result.stderr
+    assert (tmp_path / "sm_90.json").read_bytes() == content
+
+
+def test_a_folder_that_cannot_be_written_ends_it_before_the_search(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(table.check_writable, "__defaults__", (tmp_path / "not" / "there",))
+    result = tune("--write")
+    assert (result.exit_code, compiler.jobs) == (2, [])
+    assert "cannot be written" in result.stderr
+
+
+def test_a_table_that_cannot_be_put_there_at_the_end_costs_no_results(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(table.save, "__defaults__", (tmp_path / "not" / "there",))
+    result = tune("--write", "--json")
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr
+    assert len(json.loads(result.stdout.splitlines()[-1])["rows"]) == 3
 
 
 def test_a_shape_for_which_nothing_can_be_exits_1(

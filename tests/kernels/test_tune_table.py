@@ -32,6 +32,13 @@ def test_another_size_gets_the_nearest_by_its_ratio(head_dim: int, nearest: int)
     assert (found.entry.shape["head_dim"], found.is_exact) == (nearest, False)
 
 
+def test_a_call_without_sequences_has_a_nearest_one_too() -> None:
+    table = Table("sm_90", (entry(num_seqs=8), entry(num_seqs=2)))
+    found = table.find("decode", {"dtype": "float16", "num_seqs": 0})
+    assert found is not None
+    assert found.entry.shape["num_seqs"] == 2
+
+
 def test_all_sizes_count_together() -> None:
     table = Table("sm_90", (entry(head_dim=64, num_seqs=256), entry(head_dim=128, num_seqs=1)))
     found = table.find("decode", {"dtype": "float16", "head_dim": 64, "num_seqs": 2})
@@ -59,6 +66,22 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     table = Table("sm_90").with_entries([entry(head_dim=64), entry(head_dim=128, dtype="bfloat16")])
     save(table, tmp_path)
     assert load("sm_90", tmp_path) == table
+
+
+def test_a_table_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Table("sm_90").with_entries([entry(head_dim=64)])
+    save(before, tmp_path)
+    whole = Path.write_text
+
+    def cut(path: Path, text: str) -> int:
+        whole(path, text[:40])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", cut)
+    with pytest.raises(KeyboardInterrupt):
+        save(before.with_entries([entry(head_dim=128)]), tmp_path)
+    assert load("sm_90", tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["sm_90.json"]
 
 
 def test_the_stored_tables_hold_choices_that_their_shapes_have() -> None:

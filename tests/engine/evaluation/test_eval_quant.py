@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from math import exp, log
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from safetensors.numpy import load_file, save_file
 
 from engine.attention_backend import QuantizedWeight, quant_layout
 from engine.evaluation import quant
@@ -26,6 +28,7 @@ from engine.evaluation.text import STORED, read_text, windows
 from engine.loading import packed_int4
 from engine.loading.source import resolve_model
 from engine.philox import uniform
+from tests.builders_loading import edit_config
 from tests.builders_model import TINY, tiny_source
 
 QUANTIZED = Path(__file__).parents[2] / "data" / "quantized"
@@ -101,7 +104,7 @@ def test_draws_are_of_the_positions_behind_the_prompt() -> None:
 
 
 def plan() -> Plan:
-    return Plan(tuple(tiny_source().tokenizer().encode(read_text()[:300])), num_seeds=2)
+    return Plan(tuple(tiny_source().tokenizer().encode(read_text()[:300])), num_seeds=2, context=1024)
 
 
 def test_a_model_left_to_itself_draws_what_it_draws_behind_its_own_words() -> None:
@@ -209,6 +212,47 @@ def test_what_cannot_run_is_one_line_and_exits_2(arguments: list[str], message: 
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_model_is_not_read_beyond_its_context(tmp_path: Path, text: Path) -> None:
+    folder = Path(shutil.copytree(TINY, tmp_path / "tiny"))
+    token_ids = tuple(range(200))
+    assert Plan(token_ids, 1, context=60).window_tokens == 60
+    assert Plan(token_ids, 1, context=1024).window_tokens == 128
+    edit_config(folder, max_position_embeddings=40)
+    result = CliRunner().invoke(evaluation, ["quant", str(folder), "--text", str(text)])
+    assert result.exit_code == 2
+    assert "context has 40 tokens, at least 56 are needed" in result.stderr
+
+
+@pytest.mark.parametrize(("value", "told"), [(np.nan, "nan"), (1e7, "inf")])
+def test_a_model_that_says_nothing_exits_2(value: float, told: str, tmp_path: Path, text: Path) -> None:
+    folder = Path(shutil.copytree(TINY, tmp_path / "tiny"))
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = np.full_like(tensors["model.norm.weight"], value)
+    save_file(tensors, folder / "model.safetensors")
+    result = CliRunner().invoke(evaluation, ["quant", str(folder), "--text", str(text)])
+    assert result.exit_code == 2
+    assert f"the model's perplexity is {told}" in result.stderr
+
+
+def test_a_model_that_fails_on_its_own_words_exits_2(tmp_path: Path, text: Path) -> None:
+    folder = Path(shutil.copytree(TINY, tmp_path / "tiny"))
+    tensors = load_file(folder / "model.safetensors")
+    read_ids = tiny_source().tokenizer().encode(text.read_text())
+    embedding = np.full_like(tensors["model.embed_tokens.weight"], np.nan)
+    embedding[read_ids] = tensors["model.embed_tokens.weight"][read_ids]
+    save_file(tensors | {"model.embed_tokens.weight": embedding}, folder / "model.safetensors")
+    result = CliRunner().invoke(evaluation, ["quant", str(folder), "--text", str(text)])
+    assert result.exit_code == 2
+    assert "the model's logits are no finite numbers" in result.stderr
+
+
+def test_a_gpu_that_is_not_there_exits_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    result = run("--device", "cuda")
+    assert result.exit_code == 2
+    assert "--device cuda needs a GPU" in result.stderr
 
 
 def test_a_text_that_is_too_short_exits_2(tmp_path: Path) -> None:
