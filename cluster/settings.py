@@ -76,7 +76,7 @@ class ServeSettings(BaseSettings):
     state_dir: Path = Field(
         Path(".headrace"), description="keys, secret, Redis data, settled requests, copy of the tenants"
     )
-    device: Device = Field("cpu", description="where the engine computes; cuda is untested without a GPU")
+    device: Device = Field("cpu", description="where the engine computes; cuda has not met a GPU yet")
     attention_backend: BackendName = Field(
         "auto", description="whose kernels; auto: triton on cuda, cpu on a CPU"
     )
@@ -84,7 +84,8 @@ class ServeSettings(BaseSettings):
     quantization: Quantization = Field(
         "none",
         description="of the projections (not embedding, norms, lm_head); without it files are dequantised to "
-        "--dtype, with stored they stay as they are, int8 and int4 round whatever they hold",
+        "--dtype, with stored they stay as they are, int8 and int4 round whatever they hold; on a CPU "
+        "bfloat16 gains by it only with --max-num-seqs 8 or less",
     )
     kv_cache_dtype: Dtype = Field("auto", description="of the KV cache; auto: that of the weights")
     deterministic: bool = Field(

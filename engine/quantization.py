@@ -22,6 +22,9 @@ class _Source(Protocol):
     def config(self) -> ModelConfig: ...
 
     @property
+    def tape(self) -> object | None: ...
+
+    @property
     def is_quantized(self) -> bool: ...
 
 
@@ -39,6 +42,8 @@ def int4_group(num_columns: int) -> int:
 def check_quantization(quantization: Quantization, source: _Source) -> None:
     """Raises ModelError for what cannot be done with this model, before any weight is read."""
     config = source.config
+    if source.tape is not None and quantization != "none":
+        raise ModelError(f"{config.model_id} has no weights to quantise", "leave out --quantization")
     if quantization == "int4":
         for num_columns in (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size):
             int4_group(num_columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ LIST = "list"
     "--plot",
     "file",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="A picture of it; needs matplotlib.",
+    help="A picture of it; needs matplotlib: pip install -e '.[plot]' in the checkout.",
 )
 @click.option("--seed", type=int, default=0, help="Of prompts, arrivals and choices.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of stdout.")
@@ -41,16 +42,18 @@ def scenario(name: str, with_baseline: bool, file: Path | None, seed: int, as_js
         for one in NAMES:
             click.echo(f"{one:20}{find(one).summary}")
         return
+    if file is not None:
+        _check_plot(file)
     chosen = find(name)
     outcomes = {"headrace": _run(chosen, "headrace", seed)}
     if with_baseline:
         outcomes["baseline"] = _run(chosen, "baseline", seed)
     missed = chosen.missed(outcomes["headrace"])
     _print_table(chosen, outcomes, missed)
-    if file is not None:
-        _plot(file, name, chosen, outcomes)
     if as_json:
         click.echo(json.dumps(_as_json(outcomes, missed)))
+    if file is not None:
+        _plot(file, name, chosen, outcomes)
     sys.exit(1 if missed else 0)
 
 
@@ -60,6 +63,14 @@ def _run(chosen: Scenario, which: str, seed: int) -> ScenarioResult:
     progress = ProgressLine()
     run = chosen.run if which == "headrace" else chosen.baseline
     return run(seed, lambda now: progress.tell(f"{which}: {now:.0f} s of its own time"))
+
+
+def _check_plot(file: Path) -> None:
+    """Before a run that takes its time."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs matplotlib: pip install -e '.[plot]' in the checkout")
+    if not file.absolute().parent.is_dir():
+        raise click.UsageError(f"--plot: {file.absolute().parent} is no folder")
 
 
 def _plot(file: Path, name: str, chosen: Scenario, outcomes: Mapping[str, ScenarioResult]) -> None:

@@ -36,7 +36,7 @@ def audit(arch: str, ops: Sequence[str], whole: bool, jobs: int | None, as_json:
     from kernels.audit.session import audited
 
     if unknown := [op for op in ops if op not in OPS]:
-        raise click.UsageError(f"no op {unknown[0]}: {', '.join(OPS)}")
+        raise click.UsageError(f"--op: no op {unknown[0]}: {', '.join(OPS)}")
     if importlib.util.find_spec("triton") is None:
         click.echo("headrace kernels audit: needs triton, which compiles the kernels", err=True)
         sys.exit(2)

@@ -45,7 +45,7 @@ def gpu_check(dry_run: bool, max_seconds: float, out: Path | None, as_json: bool
     from kernels.gpu_check.report import NOTHING_CHECKED
 
     if not dry_run and not torch.cuda.is_available():
-        click.echo("no GPU: nothing was checked")
+        click.echo(f"no GPU: nothing was checked (torch {torch.__version__} sees none)")
         _hand_over(NOTHING_CHECKED, out, as_json)
         return
     rows, about = _run(dry_run, max_seconds)

@@ -31,7 +31,7 @@ def roofline(name: str, ops: Sequence[str], as_json: bool) -> None:
     from kernels.roofline_rows import comparison, rows
 
     if unknown := [op for op in ops if op not in OPS]:
-        raise click.UsageError(f"no op {unknown[0]}: {', '.join(OPS)}")
+        raise click.UsageError(f"--op: no op {unknown[0]}: {', '.join(OPS)}")
     gpu = GPUS[name]
     found = list(rows(ops, gpu))
     _print(found)

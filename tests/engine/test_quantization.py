@@ -215,7 +215,7 @@ def test_the_group_of_int4_is_the_first_that_divides() -> None:
 @pytest.mark.parametrize("field", ["hidden_size", "intermediate_size", "head_dim"])
 def test_int4_of_odd_sizes_is_refused_before_anything_is_read(field: str) -> None:
     source = tiny_source()
-    odd = SimpleNamespace(config=replace(source.config, **{field: 10}), is_quantized=False)
+    odd = SimpleNamespace(tape=None, config=replace(source.config, **{field: 10}), is_quantized=False)
     with pytest.raises(ModelError, match="no multiple of 32"):
         check_quantization("int4", odd)
     check_quantization("int8", odd)
@@ -227,7 +227,15 @@ def test_stored_needs_weights_that_are_quantised() -> None:
     assert caught.value.remedy == "use --quantization int8, int4 or none"
     with pytest.raises(ModelError, match="holds no quantised weights"):
         executor("stored", resolve_model(str(QUANTIZED / "gptq_act_order")))
-    check_quantization("stored", resolve_model("tape:"))
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4", "stored"])
+def test_a_tape_has_no_weights_to_quantise(quantization: Quantization) -> None:
+    tape = resolve_model("tape:")
+    check_quantization("none", tape)
+    with pytest.raises(ModelError, match="has no weights") as caught:
+        check_quantization(quantization, tape)
+    assert "--quantization" in caught.value.remedy
 
 
 # --- whose KV it is ---------------------------------------------------------------------------

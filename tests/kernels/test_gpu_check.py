@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 import headrace
@@ -215,7 +216,7 @@ def test_without_a_gpu_nothing_is_checked_and_that_is_said(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     result = gpu_check("--json", "--out", tmp_path / "gpu.json")
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == "no GPU: nothing was checked"
+    assert result.stdout.startswith(f"no GPU: nothing was checked (torch {torch.__version__} sees none)\n")
     assert told(result) == {"checked": False, "rows": [], "failures": []}
     assert json.loads((tmp_path / "gpu.json").read_text()) == told(result)
 

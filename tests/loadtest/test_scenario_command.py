@@ -75,9 +75,14 @@ def test_people_see_rejections_beside_the_figures_and_each_bound(monkeypatch: py
     assert ["rejected", "3"] in [line.split() for line in output.splitlines()]
 
 
-def test_a_picture_that_cannot_be_drawn_is_exit_status_2(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("has_matplotlib", [True, False])
+def test_a_picture_that_cannot_be_drawn_is_told_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_matplotlib: bool
 ) -> None:
-    result = call(monkeypatch, SCENARIO, "--plot", str(tmp_path / "nowhere" / "x.png"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if has_matplotlib else None)
+    never = replace(SCENARIO, run=lambda seed, on_time: pytest.fail("it ran"))
+    place = tmp_path / "nowhere" if has_matplotlib else tmp_path
+    result = call(monkeypatch, never, "--plot", str(place / "x.png"))
     assert result.exit_code == 2
     assert "--plot" in result.output
+    assert ("is no folder" if has_matplotlib else "[plot]") in result.output
