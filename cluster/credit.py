@@ -79,6 +79,7 @@ class Live:
     seats: int
     is_first: bool
     """Of its flow: no other prompt of it was there."""
+    is_computed: bool = False
 
 
 class Outstanding:
@@ -144,10 +145,10 @@ class Outstanding:
 
     def _computed(self, live: Live) -> None:
         """Its prompt, if it was not before."""
-        if not live.tokens:
+        if live.is_computed:
             return
         self._count(live, -live.tokens)
-        live.tokens = 0
+        live.tokens, live.is_computed = 0, True
         flow_id = live.request.flow.flow_id
         self._num_prompts[flow_id] -= 1
         if not self._num_prompts[flow_id]:

@@ -70,6 +70,13 @@ class TestOutstanding:
         outstanding.drop("r")
         assert counted(outstanding) == (0, 0)
 
+    def test_a_prompt_of_which_nothing_is_left_to_compute_is_not_there_for_ever(
+        self, outstanding: Outstanding
+    ) -> None:
+        outstanding.add(asks("r", 0))
+        outstanding.hear([row("r", 0, 5)])
+        assert not outstanding.has_prompt_of("")
+
     def test_an_id_that_is_there_counts_once(self, outstanding: Outstanding) -> None:
         outstanding.add(asks("r", 40))
         outstanding.add(asks("r", 50))
@@ -87,21 +94,27 @@ class TestOutstanding:
         self, story: list[tuple[str, str, int]]
     ) -> None:
         outstanding = Outstanding(STEP_TOKENS)
+        uncomputed: set[str] = set()
         tokens: Counter[str] = Counter()
         seats: Counter[str] = Counter()
         for what, name, number in story:
             if what == "add":
                 outstanding.add(asks(name, number, n=1 + number % 3))
                 if not seats[name]:
+                    uncomputed.add(name)
                     tokens[name], seats[name] = min(number, STEP_TOKENS), 1 + number % 3
             elif what == "drop":
                 outstanding.drop(name)
+                uncomputed.discard(name)
                 tokens[name] = seats[name] = 0
             else:
                 outstanding.hear([row(name, 0, 1, finish="stop" if what == "end" else None)])
+                uncomputed.discard(name)
                 tokens[name] = 0
                 seats[name] = max(0, seats[name] - (what == "end"))
             assert counted(outstanding) == (tokens.total(), seats.total())
+            assert outstanding.has_prompt_of("") == bool(uncomputed)
+            assert outstanding.first_prompts.tokens <= outstanding.tokens
 
 
 class TestBalance:

@@ -275,7 +275,7 @@ class TestCredit:
         await self.window(first, self.HALF)
         await self.window(second, self.HALF)
         rig.host.report("h", Report((Backlog("flood", 100_000, 1000),)))
-        await self.window(second, Credit(513, 41))
+        await self.window(second, self.FULL)
 
     async def test_of_a_gateway_that_left_is_the_others(self, rig: Rig) -> None:
         first = await rig.attach("g")
