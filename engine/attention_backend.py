@@ -15,6 +15,7 @@ from engine.sampler import DrawTokens
 from kernels import cpu, cpu_quant, deterministic, reference
 from kernels import quant_layout as quant_layout
 from kernels.cpu_quant import CpuWeight
+from kernels.cuda_graph import cuda_capture as cuda_capture
 from kernels.kv_shape import KvShape as KvShape  # the engine's other files have these from here
 from kernels.quant_layout import QuantizedWeight as QuantizedWeight
 

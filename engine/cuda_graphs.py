@@ -111,27 +111,3 @@ class PaddedDecodes:
             inputs = self._inputs.first(size)
             self._launches[size] = self._capture(lambda: self._forward(inputs))
         return self._launches[size]
-
-
-def cuda_capture(device: torch.device) -> Capture:
-    """As CUDA graphs that share one pool of memory: never two of them run at a time."""
-    cuda = torch.cuda
-    pool = cuda.graph_pool_handle()
-
-    def capture(work: Work) -> Work:
-        side = cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(cuda.current_stream(device))
-        with cuda.stream(side):
-            work()  # compiles kernels, and lets libraries take their own memory: not to be captured
-        cuda.current_stream(device).wait_stream(side)
-        graph = cuda.CUDAGraph()
-        with cuda.graph(graph, pool=pool):
-            output = work()
-
-        def replay() -> Tensor:
-            graph.replay()
-            return output
-
-        return replay
-
-    return capture

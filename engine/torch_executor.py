@@ -9,9 +9,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from engine.attention_backend import attention_backend, kv_shape
+from engine.attention_backend import attention_backend, cuda_capture, kv_shape
 from engine.config import BLOCK_SIZE, BackendName, EngineConfig
-from engine.cuda_graphs import Capture, DecodeInputs, PaddedDecodes, cuda_capture
+from engine.cuda_graphs import Capture, DecodeInputs, PaddedDecodes
 from engine.executor import Done
 from engine.kv_cache import KvCache
 from engine.loading.source import ModelSource

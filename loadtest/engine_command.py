@@ -68,8 +68,7 @@ def engine(as_json: bool, **given: Any) -> None:
 
     Example: headrace bench engine --concurrency 1 --concurrency 8 --json
     """
-    from rich.console import Console
-
+    from kernels.commands.console import table_console
     from loadtest.bench_run import EngineFailed
     from loadtest.bench_setup import CannotBench
     from loadtest.engine_table import print_rows
@@ -80,7 +79,7 @@ def engine(as_json: bool, **given: Any) -> None:
     except (CannotBench, EngineFailed) as error:
         click.echo(f"headrace bench engine: {error}", err=True)
         sys.exit(2)
-    print_rows(rows, Console())
+    print_rows(rows, table_console())
     if as_json:
         click.echo(json.dumps({**rows[-1], "rows": rows}))
     if any(row.get("short_ttft_steps_p99", 0) > MAX_TTFT_STEPS for row in rows):

@@ -95,8 +95,7 @@ def load(context: click.Context, /, as_json: bool, **_: Any) -> None:
       headrace load … --rate 20 --duration 60 --workload shared-prefix
       headrace load … --trace conversation.jsonl --time-scale 0.25
     """
-    from rich.console import Console
-
+    from kernels.commands.console import table_console
     from loadtest.client import NothingToLoad
     from loadtest.load_options import check
     from loadtest.load_run import run
@@ -110,7 +109,7 @@ def load(context: click.Context, /, as_json: bool, **_: Any) -> None:
         click.echo(f"headrace load: {error}", err=True)
         sys.exit(2)
     summary = summarize(done, options.slo, options.traffic.workload.ideal_hit_rate(done.num_sent))
-    print_summary(summary, Console())
+    print_summary(summary, table_console())
     if as_json:
         click.echo(json.dumps(summary))
     sys.exit(1 if summary["errors"] or summary["rejected"] else 0)

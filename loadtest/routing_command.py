@@ -127,8 +127,9 @@ def _line(row: dict[str, Any]) -> str:
 
 def _print_table(rows: Sequence[dict[str, Any]], failures: Sequence[str]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
+
+    from kernels.commands.console import table_console
 
     heads = {
         "case": "case", "policy": "policy", "hit_rate": "hits", "hits_of_ideal": "of ideal",
@@ -139,7 +140,7 @@ def _print_table(rows: Sequence[dict[str, Any]], failures: Sequence[str]) -> Non
         table.add_column(head, justify="left" if key in ("case", "policy") else "right")
     for row in rows:
         table.add_row(*(_shown(key, row[key]) for key in heads))
-    Console().print(table)
+    table_console().print(table)
     for failure in failures:
         click.echo(f"missed: {failure}")
 

@@ -85,8 +85,9 @@ def _plot(file: Path, name: str, chosen: Scenario, outcomes: Mapping[str, Scenar
 
 def _print_table(chosen: Scenario, outcomes: Mapping[str, ScenarioResult], missed: list[str]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
+
+    from kernels.commands.console import table_console
 
     bounds = {bound.figure: f"{bound.sense} {bound.limit:g}" for bound in chosen.bounds}
     table = Table(box=SIMPLE, padding=(0, 1), title=chosen.summary, title_justify="left")
@@ -96,7 +97,7 @@ def _print_table(chosen: Scenario, outcomes: Mapping[str, ScenarioResult], misse
         values = [_shown(outcome.figures[figure]) for outcome in outcomes.values()]
         table.add_row(figure.replace("_", " "), *values, bounds.get(figure, ""))
     table.add_row("rejected", *(str(sum(outcome.rejected.values())) for outcome in outcomes.values()), "")
-    Console().print(table)
+    table_console().print(table)
     for failure in missed:
         click.echo(f"missed: {failure}")
 

@@ -82,8 +82,9 @@ def chunking(long_prompt: int, requests: int, seed: int, as_json: bool) -> None:
 def _tell(figures: dict[str, Any], title: str, as_json: bool) -> None:
     """The table, stood on its side to be narrow; then the JSON; exit status 1 if a bound was missed."""
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
+
+    from kernels.commands.console import table_console
 
     table = Table(box=SIMPLE, padding=(0, 1), title=title.format(**figures), title_justify="left")
     names, *rows = zip(*(row.items() for row in figures["rows"]), strict=True)
@@ -92,7 +93,7 @@ def _tell(figures: dict[str, Any], title: str, as_json: bool) -> None:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(row[0][0].replace("_", " "), *(_shown(key, value) for key, value in row))
-    Console().print(table)
+    table_console().print(table)
     if as_json:
         click.echo(json.dumps(figures))
     sys.exit(0 if figures["held"] else 1)

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 _QUANTIZATIONS = ("int8", "int4", "stored")
+_UNBROKEN = 300
+"""Columns, where no terminal breaks lines."""
 
 
 @click.group("eval")
@@ -63,7 +65,7 @@ def quant(quantizations: tuple[str, ...], as_json: bool, **given: Any) -> None:
         click.echo(f"headrace eval quant: {error}", err=True)
         sys.exit(2)
     failures = [miss for row in rows for miss in misses(row, BOUNDS[row["quantization"]])]
-    Console().print(table(rows))
+    Console(width=None if sys.stdout.isatty() else _UNBROKEN).print(table(rows))
     for failure in failures:
         click.echo(failure)
     if as_json:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import IO
 
 import msgspec
@@ -25,18 +26,23 @@ class Pool:
 
     def __init__(self, num_workers: int) -> None:
         self._threads = ThreadPoolExecutor(num_workers)
+        self._workers = [_Worker() for _ in range(num_workers)]
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
-        for _ in range(num_workers):
-            self._idle.put(_Worker())
+        for worker in self._workers:
+            self._idle.put(worker)
 
     def answers(self, jobs: Iterable[Job]) -> Iterator[Answer]:
         """In the order of the jobs."""
         return self._threads.map(self._ask, jobs)
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-        while not self._idle.empty():
-            self._idle.get().close()
+        """At once, whatever is being compiled."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.kill()
+        self._threads.shutdown()
+        for worker in self._workers:
+            worker.close()
 
     def _ask(self, job: Job) -> Answer:
         worker = self._idle.get()
@@ -51,12 +57,16 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         """What the process prints besides answers: read when it has died."""
+        self._start_or_kill = Lock()
+        self._is_killed = False
 
     def ask(self, job: Job) -> Answer:
         """Starts the process with its first job, or after the last one ended it."""
-        if self._process is None:
-            self._process = _started(self._said)
-        stdin, stdout = self._process.stdin, self._process.stdout
+        with self._start_or_kill:
+            if self._is_killed:
+                return Answer([], 0.0, "not compiled: it was ended")
+            process = self._process = self._process or _started(self._said)
+        stdin, stdout = process.stdin, process.stdout
         assert stdin is not None
         assert stdout is not None
         try:
@@ -67,7 +77,14 @@ class _Worker:
             line = b""
         if line:
             return msgspec.json.decode(line, type=Answer)
-        return Answer([], 0.0, self._last_words(self._process.wait()))
+        return Answer([], 0.0, self._last_words(process.wait()))
+
+    def kill(self) -> None:
+        """For good; a job that it has is answered as one that its process died of."""
+        with self._start_or_kill:
+            self._is_killed = True
+            if self._process is not None:
+                self._process.kill()
 
     def close(self) -> None:
         self._end()

@@ -55,16 +55,16 @@ def audit(arch: str, ops: Sequence[str], whole: bool, jobs: int | None, as_json:
 
 def _print(rows: Sequence[Row], failures: Sequence[str]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
     from kernels.audit.report import HEADS, WIDTH, line
+    from kernels.commands.console import table_console
 
     table = Table(box=SIMPLE, padding=(0, 1))
     for head in HEADS:
         table.add_column(head)
     for row in rows:
         table.add_row(*line(row))
-    Console(width=max(Console().width, WIDTH)).print(table)
+    table_console(WIDTH).print(table)
     for failure in failures:
         click.echo(f"missed: {failure}")

@@ -79,7 +79,7 @@ def _run(is_dry: bool, max_seconds: float) -> tuple[list[Row], dict[str, str]]:
 def _gpu_parts(greedy: Greedy | None) -> tuple[GpuParts, dict[str, str]]:
     import torch
 
-    from kernels.gpu_check.decode_step import cuda_graph
+    from kernels.cuda_graph import cuda_capture
     from kernels.gpu_check.session import ON_GPU, GpuParts
     from kernels.tune import measurement
 
@@ -88,7 +88,7 @@ def _gpu_parts(greedy: Greedy | None) -> tuple[GpuParts, dict[str, str]]:
     arch = measurement.arch_in_use()
     assert arch is not None
     about = {"gpu": measurement.gpu_in_use(), "arch": arch, **measurement.versions()}
-    return GpuParts("cuda", arch, timer, cuda_graph, greedy, ON_GPU), about
+    return GpuParts("cuda", arch, timer, cuda_capture(torch.device("cuda")), greedy, ON_GPU), about
 
 
 def _dry_parts(greedy: Greedy | None) -> tuple[GpuParts, dict[str, str]]:
@@ -126,9 +126,9 @@ def _hand_over(answer: dict[str, Any], out: Path | None, as_json: bool) -> None:
 
 def _print(rows: Sequence[Row]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
+    from kernels.commands.console import table_console
     from kernels.gpu_check.report import HEADS, line
 
     table = Table(box=SIMPLE, padding=(0, 1))
@@ -136,4 +136,4 @@ def _print(rows: Sequence[Row]) -> None:
         table.add_column(head)
     for row in rows:
         table.add_row(*line(row))
-    Console(width=max(Console().width, 150)).print(table)
+    table_console(150).print(table)

@@ -122,9 +122,9 @@ def _give_up(error: Exception) -> NoReturn:
 
 def _print(rows: Sequence[Row], failures: Sequence[str]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
+    from kernels.commands.console import table_console
     from kernels.parity.report import changed, lines
 
     table = Table(box=SIMPLE, padding=(0, 1))
@@ -132,7 +132,7 @@ def _print(rows: Sequence[Row], failures: Sequence[str]) -> None:
         table.add_column(head, justify="left" if head in ("op", "against") else "right")
     for line in lines(rows):
         table.add_row(*line)
-    Console().print(table)
+    table_console().print(table)
     if others := changed(rows):
         click.echo(f"within tolerance but not the same: {len(others)}, first {others[0].place}")
     for failure in failures:

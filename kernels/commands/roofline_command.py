@@ -46,15 +46,16 @@ def roofline(name: str, ops: Sequence[str], as_json: bool) -> None:
 
 def _print(found: Sequence[Row]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
+
+    from kernels.commands.console import table_console
 
     table = Table(box=SIMPLE, padding=(0, 1))
     for head in _HEADS:
         table.add_column(head, justify="left" if head in ("op", "configuration", "bound by") else "right")
     for row in found:
         table.add_row(row.op, row.configuration, *_cells(row))
-    Console().print(table)
+    table_console().print(table)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

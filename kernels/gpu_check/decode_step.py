@@ -3,12 +3,11 @@ hold it, and does its replay compute what the kernels do without one?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from kernels.attention_decode import paged_decode
 from kernels.audit.bench_tensors import BenchTensors
+from kernels.cuda_graph import Capture
 from kernels.gpu_check.row import Row
 from kernels.kv_write import kv_write
 from kernels.rms_norm import add_rms_norm, rms_norm
@@ -21,9 +20,6 @@ from kernels.silu_mul import silu_mul
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 32
 HIDDEN = HEADS * HEAD_DIM
 MAX_LEN = 4 * BLOCK_SIZE
-
-Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Work → what does the same, launched as a whole."""
 
 
 class DecodeStep:
@@ -80,20 +76,3 @@ def row(num_rows: int, replayed: list[int], eager: list[int]) -> Row:
     num_other = sum(one != other for one, other in zip(replayed, eager, strict=True))
     fault = f"{num_other} of {num_rows} tokens are not those of the kernels one by one" if num_other else None
     return Row("graph", f"decode step of {num_rows}", f"{num_rows} tokens", fault=fault)
-
-
-def cuda_graph(work: Callable[[], None]) -> Callable[[], None]:
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        work()  # compiles, and lets libraries take their memory
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return lambda: _replay(graph)
-
-
-def _replay(graph: torch.cuda.CUDAGraph) -> None:
-    graph.replay()
-    torch.cuda.synchronize()

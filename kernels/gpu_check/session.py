@@ -14,6 +14,7 @@ from itertools import islice
 import torch
 
 from kernels.audit.bench_tensors import BenchTensors
+from kernels.cuda_graph import Capture
 from kernels.gpu_check import bench, decode_step
 from kernels.gpu_check.benches import FULL, TINY, Shapes, benches, races
 from kernels.gpu_check.row import Row
@@ -62,7 +63,7 @@ class GpuParts:
         device: str,
         arch: str,
         timer: bench.Timer,
-        capture: decode_step.Capture,
+        capture: Capture,
         greedy: Greedy | None,
         bounds: Bounds,
     ) -> None:
