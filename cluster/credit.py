@@ -215,9 +215,10 @@ class Balance:
 
         Of what is not short, each gateway has room to spare, whoever uses it.
         """
-        if self._window is None:
+        own = self._window
+        if own is None:
             return 1.0
-        return min(1.0, max(own / everyones for own, everyones in zip(self._window, full, strict=True)))
+        return min(1.0, max(own.tokens / full.tokens, own.requests / full.requests))
 
     def _is_kept_for(self, wanted: Wanted) -> bool:
         return wanted.priority == 0 and not self.outstanding.has_prompt_of(wanted.flow_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
 from pathlib import Path
 
@@ -31,6 +32,11 @@ _FAIRNESS = (
 """How files of any folder begin that are about who goes next, and how many replicas there are."""
 
 _seconds: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: not to be looked through again each time that garbage is collected."""
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -47,6 +47,7 @@ class VirtualLink:
         self._on_refused = on_refused
         self._on_hello = on_hello
         self._in_flight = InFlightLoad()
+        self._full_window = full_window(replica.hello.max_num_batched_tokens, replica.hello.max_num_seqs)
         self._hello: Hello | None = None
         self._heard_at = -SUSPECT_AFTER_S
         self._is_leaving = False
@@ -59,7 +60,7 @@ class VirtualLink:
 
     def load(self) -> ReplicaLoad:
         hello = self.replica.hello
-        part = self.balance.part_of(full_window(hello.max_num_batched_tokens, hello.max_num_seqs))
+        part = self.balance.part_of(self._full_window)
         return ReplicaLoad.of(
             hello.replica_id, hello.max_num_seqs, self.counters, self._in_flight.tokens, part
         )

@@ -200,7 +200,7 @@ def _restart(cluster: VirtualGateways, name: str) -> None:
         cluster.attach(name)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from([0.0, 2.0]))
 def test_the_engine_never_has_more_than_the_windows_and_one_request_a_gateway(
     seed: int, num_gateways: int, ramp_s: float
@@ -236,7 +236,7 @@ def num_steps(config: ReplicaConfig, num_gateways: int, *, is_limited: bool) -> 
     return cluster.num_steps
 
 
-@pytest.mark.parametrize("num_gateways", SHARES)
+@pytest.mark.parametrize("num_gateways", [1, pytest.param(2, marks=pytest.mark.soak), 4])
 @pytest.mark.parametrize(
     "config",
     [

@@ -19,7 +19,7 @@ WIDE = ScaleLimits(1, 64, headroom=1.2, scale_down_delay_s=300.0)
 
 @pytest.mark.parametrize(
     ("requests_per_s", "mean_tokens", "seed"),
-    [(0.3, 3000, 1), (0.3, 3000, 4), (2, 500, 2), (4, 1000, 1), (20, 300, 4), (100, 100, 0)],
+    [(0.3, 3000, 1), (0.3, 3000, 4), (4, 1000, 1), (100, 100, 0)],
 )
 def test_an_hour_of_noise_at_a_constant_load_changes_the_direction_once_at_most(
     requests_per_s: float, mean_tokens: float, seed: int

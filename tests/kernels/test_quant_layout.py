@@ -24,12 +24,12 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def largest_error_in_steps(weight: Tensor, made: QuantizedWeight) -> float:
-    """max |error| / scale; where the scale is 0 there must be no error."""
-    error = (made.dequantize(torch.float64) - weight.double()).abs().view(len(weight), -1, made.group_size)
+def errors_in_steps(weight: Tensor, made: QuantizedWeight) -> Tensor:
+    """[N, K] error / scale; where the scale is 0 there must be no error."""
+    error = (made.dequantize(torch.float64) - weight.double()).view(len(weight), -1, made.group_size)
     scales = made.scales.double()[..., None].expand_as(error)
     assert not error[scales == 0.0].any()
-    return float((error / scales)[scales > 0.0].max())
+    return torch.where(scales > 0.0, error / scales, 0.0).flatten(1)
 
 
 def test_bytes_hold_two_halves_of_a_row() -> None:
@@ -48,7 +48,7 @@ def test_packing_has_an_exact_inverse() -> None:
 def test_int8_is_right_to_half_a_step(group: int | None, scale_dtype: torch.dtype, size: float) -> None:
     weight = size * randn(7, 256)
     made = quantize_int8(weight, group, scale_dtype)
-    assert largest_error_in_steps(weight, made) <= 0.5 + 1e-5
+    assert errors_in_steps(weight, made).abs().max() <= 0.5 + 1e-5
     assert made.scales.dtype == scale_dtype
     assert made.offsets is None
     assert made.shape == (7, 256)
@@ -58,9 +58,43 @@ def test_int8_is_right_to_half_a_step(group: int | None, scale_dtype: torch.dtyp
 @pytest.mark.parametrize("group", [32, 64, 128, 256])
 @pytest.mark.parametrize("scale_dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize("mean", [0.0, 5.0, -5.0])
-def test_int4_is_right_to_half_a_step(group: int, scale_dtype: torch.dtype, mean: float) -> None:
+def test_int4_is_right_to_half_a_step_but_for_what_lies_beyond_the_ends(
+    group: int, scale_dtype: torch.dtype, mean: float
+) -> None:
     weight = randn(7, 256) + mean
-    assert largest_error_in_steps(weight, quantize_int4(weight, group, scale_dtype)) <= 0.5 + 1e-5
+    made = quantize_int4(weight, group, scale_dtype)
+    numbers, errors = unpack_int4(made.values), errors_in_steps(weight, made)
+    assert errors[numbers > 0].max() <= 0.5 + 1e-5
+    assert errors[numbers < 15].min() >= -0.5 - 1e-5
+
+
+@pytest.mark.parametrize(("group", "share"), [(32, 0.87), (64, 0.9), (128, 0.9), (256, 0.87)])
+def test_int4_loses_less_than_a_grid_from_the_least_to_the_greatest(group: int, share: float) -> None:
+    """Of normal weights, in squared error."""
+    weight = randn(64, 256)
+    low, high = (
+        end(weight.view(64, -1, group), dim=2).repeat_interleave(group, 1) for end in (torch.amin, torch.amax)
+    )
+    step = (high - low) / 15
+    full = (((weight - low) / step).round() * step + low - weight).square().sum()
+    made = quantize_int4(weight, group, torch.float32)
+    assert (made.dequantize(torch.float32) - weight).square().sum() <= share * full
+
+
+def test_int4_covers_a_group_that_is_narrow_beside_its_offset() -> None:
+    """Near 5, float16 knows every 256th: offsets are off by more than the weights differ."""
+    weight = 5 + randn(16, 64) / 1024
+    error = (quantize_int4(weight).dequantize(torch.float32) - weight).abs()
+    assert error.max() <= (weight.max() - weight.min() + 1 / 256) / 15 / 2
+
+
+def test_int4_keeps_what_lies_on_a_grid_already() -> None:
+    """The numbers are quarters: exact in every type."""
+    numbers = torch.randint(0, 16, (8, 64), generator=torch.Generator().manual_seed(1))
+    numbers[:, 0], numbers[:, 1] = 0, 15
+    weight = numbers * 0.25 - 1.5
+    assert torch.equal(quantize_int4(weight).dequantize(torch.float32), weight)
+    assert torch.equal(unpack_int4(quantize_int4(weight).values), numbers.to(torch.uint8))
 
 
 def test_the_ends_of_a_range_are_used() -> None:
