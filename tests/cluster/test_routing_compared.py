@@ -134,6 +134,7 @@ def test_with_one_prompt_hot_token_load_is_balanced_and_still_hits(num_clients: 
     assert affinity.max_over_mean > 3, "the load is too even to prove anything"
 
 
+@pytest.mark.soak
 def test_beside_token_load_every_other_policy_gives_up_hits_or_balance() -> None:
     print(f"\n{'':6}{'policy':14}{'hits ÷ ideal':>14}{'max/mean in flight':>20}{'p99 TTFT, ms':>14}")
     for weights, kind in ((EVEN, "even"), (HOT, "hot")):

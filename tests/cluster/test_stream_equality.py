@@ -207,7 +207,7 @@ async def ask(gateway: InProcess, case: Case) -> tuple[Call, Call]:
     return await asyncio.gather(whole, gateway.post(case.path, body))
 
 
-@pytest.mark.parametrize("num_tapes", [1000, pytest.param(5000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("num_tapes", [500, pytest.param(5000, marks=pytest.mark.soak)])
 async def test_a_stream_joined_is_the_whole_answer(num_tapes: int) -> None:
     random = Random(0)
     cases = [make_case(random, number) for number in range(num_tapes)]
