@@ -28,7 +28,8 @@ def failed_start(state_dir: Path, *arguments: str, port: int | None = None) -> s
 
 
 class TestFailures:
-    """Each names its stage and the remedy; all of these are found before Ray starts."""
+    """Each names its stage and the remedy; all of these are found before Ray starts. Those in soak are told
+    without a process of their own by the tests of `cluster/preflight.py` and of loading."""
 
     def test_port_taken(self, tmp_path: Path) -> None:
         with socket.socket() as taken:
@@ -44,28 +45,34 @@ class TestFailures:
         assert "'nowhere.gguf' was not found" in output
         assert "remedy:" in output
 
+    @pytest.mark.soak
     def test_corrupt_gguf(self, tmp_path: Path) -> None:
         (tmp_path / "bad.gguf").write_bytes(b"GGUF" + b"\xff" * 200)
         assert "bad.gguf" in failed_start(tmp_path, "--model", str(tmp_path / "bad.gguf"))
 
+    @pytest.mark.soak
     def test_not_a_gguf(self, tmp_path: Path) -> None:
         (tmp_path / "text.gguf").write_text("hello")
         assert "text.gguf" in failed_start(tmp_path, "--model", str(tmp_path / "text.gguf"))
 
+    @pytest.mark.soak
     def test_wrong_architecture(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
         assert "mamba" in failed_start(tmp_path, "--model", str(tmp_path)).lower()
 
+    @pytest.mark.soak
     def test_too_little_memory(self, tmp_path: Path) -> None:
         output = failed_start(tmp_path, "--kv-memory", "4096G")
         assert "of memory and" in output
         assert "--kv-memory" in output
 
+    @pytest.mark.soak
     def test_context_beyond_what_was_trained(self, tmp_path: Path) -> None:
         output = failed_start(tmp_path, "--max-model-len", "9000")
         assert "9000" in output
         assert "8192" in output
 
+    @pytest.mark.soak
     def test_context_beyond_the_pool(self, tmp_path: Path) -> None:
         output = failed_start(tmp_path, "--max-model-len", "8192", "--kv-memory", "8M", "--dtype", "float32")
         assert re.search(r"use --max-model-len \d+ or less, or --kv-memory \d+ or more", output)
